@@ -1,0 +1,1 @@
+"""Soft Sequence Policy Optimization and its family, taught in runnable lines."""
