@@ -1,0 +1,298 @@
+"""One policy class over any transformers causal language model, from a 0.3 M parameter Qwen2 to Qwen2.5-0.5B."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM, DynamicCache, Qwen2Config, Qwen2ForCausalLM
+
+from sspo_teach.policies.sampling import Sampling
+
+
+@dataclass(frozen=True)
+class Generated:
+    """B sampled responses.
+
+    Attributes:
+        tokens: (B, T) int64, padding after the first stop token.
+        mask: (B, T) bool, True up to and including the first stop token.
+        logp: (B, T) float32 log-probabilities at the sampling temperature, before any truncation; 0 on padding.
+        entropy: (B, T) float32 entropy of the next-token distribution at each position; 0 on padding.
+        truncated: (B,) bool, True where no stop token came in time.
+    """
+
+    tokens: Tensor
+    mask: Tensor
+    logp: Tensor
+    entropy: Tensor
+    truncated: Tensor
+
+
+class CausalLM(nn.Module):
+    """A language model that samples responses and scores them, in one convention.
+
+    Prompts are left-padded, responses right-padded; position ids follow the mask; dropout is off; the log-softmax is taken
+    in float32 of ``logits / temperature``, so what is sampled and what is scored are the same distribution.
+
+    Args:
+        model: a transformers causal language model. It is put in evaluation mode and stays there.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model.eval()
+        # transformers renames the argument during 5.x
+        self._cache_name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+    def train(self, mode: bool = True) -> CausalLM:
+        """Keep dropout off: a ratio between two passes is only 1 when both compute the same function."""
+        return super().train(False)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    @property
+    def vocab_size(self) -> int:
+        return self.model.config.get_text_config().vocab_size
+
+    def logp(self, tokens: Tensor, prompt_mask: Tensor, *, temperature: float = 1.0, group_ids: Tensor | None = None) -> Tensor:
+        """Log-probability of each response token.
+
+        Args:
+            tokens: (B, P+T) int64, prompt and response.
+            prompt_mask: (B, P) bool.
+            temperature: of the distribution that sampled the tokens; > 0.
+            group_ids: (B,) which prompt each row answers. When given, each prompt goes through the model once and its keys
+                and values are shared by its group: the same function, fewer multiplications.
+
+        Returns:
+            (B, T) float32 (float64 for a float64 model), differentiable.
+        """
+        return self._scored(tokens, prompt_mask, temperature, group_ids)[0]
+
+    @torch.no_grad()
+    def logp_and_entropy(
+        self, tokens: Tensor, prompt_mask: Tensor, *, temperature: float = 1.0, group_ids: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """``logp`` without gradient, and the entropy (B, T) in nats of the distribution at each response token."""
+        logp, all_logp = self._scored(tokens, prompt_mask, temperature, group_ids)
+        return logp, _entropy(all_logp)
+
+    def _scored(
+        self, tokens: Tensor, prompt_mask: Tensor, temperature: float, group_ids: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        if not temperature > 0:
+            raise ValueError(f"temperature={temperature}: scoring needs a positive temperature; greedy has no log-probability")
+        if group_ids is None:
+            logits = self._logits(tokens, prompt_mask)
+        else:
+            logits = self._logits_of_groups(tokens, prompt_mask, group_ids)
+        all_logp = _log_softmax(logits, temperature)
+        response = tokens[:, prompt_mask.shape[1] :]
+        return all_logp.gather(-1, response.unsqueeze(-1)).squeeze(-1), all_logp
+
+    def _logits(self, tokens: Tensor, prompt_mask: Tensor) -> Tensor:
+        """(B, T, V): position P−1 predicts the first response token, the last token predicts nothing that is scored."""
+        length = tokens.shape[1] - prompt_mask.shape[1]
+        return self._forward(tokens[:, :-1], _extend(prompt_mask, length - 1), logits_to_keep=length)
+
+    def _logits_of_groups(self, tokens: Tensor, prompt_mask: Tensor, group_ids: Tensor) -> Tensor:
+        width = prompt_mask.shape[1]
+        groups, row_to_prompt = group_ids.unique(return_inverse=True)
+        rows = torch.arange(len(group_ids), device=group_ids.device)
+        first = torch.full_like(groups, len(rows)).scatter_reduce_(0, row_to_prompt, rows, "amin")
+        cache = DynamicCache(config=self.model.config)
+        prompt_logits = self._forward(tokens[first, :width], prompt_mask[first], cache=cache, logits_to_keep=1)
+        head = prompt_logits[row_to_prompt]
+        if tokens.shape[1] == width + 1:
+            return head
+        cache.batch_select_indices(row_to_prompt)
+        response = tokens[:, width:-1]
+        tail = self._forward(response, _extend(prompt_mask, response.shape[1]), cache=cache)
+        return torch.cat([head, tail], dim=1)
+
+    def _forward(
+        self, tokens: Tensor, mask: Tensor, *, cache: DynamicCache | None = None, logits_to_keep: int = 0
+    ) -> Tensor:
+        """Logits of ``tokens`` (B, N), the last N of the positions that ``mask`` (B, M ≥ N) describes."""
+        positions = (mask.long().cumsum(-1) - 1).clamp(min=0)[:, -tokens.shape[1] :]
+        return self.model(
+            input_ids=tokens,
+            attention_mask=None if bool(mask.all()) else mask.long(),
+            position_ids=positions,
+            use_cache=cache is not None,
+            logits_to_keep=logits_to_keep,
+            **({} if cache is None else {self._cache_name: cache}),
+        ).logits
+
+    @torch.no_grad()
+    def generate(
+        self,
+        prompts: Tensor,
+        prompt_mask: Tensor,
+        *,
+        max_new_tokens: int,
+        stop_ids: tuple[int, ...],
+        pad_id: int,
+        sampling: Sampling = Sampling(),  # noqa: B008  (frozen)
+        group_size: int = 1,
+        generator: torch.Generator | None = None,
+    ) -> Generated:
+        """Sample ``group_size`` responses to each prompt; row i answers prompt i // group_size.
+
+        Args:
+            prompts: (n, P) int64, left-padded.
+            prompt_mask: (n, P) bool.
+            max_new_tokens: T, at least 1.
+            stop_ids: tokens that end a response; the first one belongs to it.
+            pad_id: fills what comes after.
+            sampling: temperature, top-k and top-p, complete.
+            group_size: G, at least 1.
+            generator: source of randomness on the model's device.
+
+        Returns:
+            ``Generated`` with B = n·G rows.
+        """
+        if max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens={max_new_tokens}: must be at least 1")
+        batch = len(prompts) * group_size
+        device = prompts.device
+        tokens = torch.full((batch, max_new_tokens), pad_id, device=device)
+        mask = torch.zeros((batch, max_new_tokens), dtype=torch.bool, device=device)
+        logp = torch.zeros((batch, max_new_tokens), device=device)
+        entropy = torch.zeros_like(logp)
+        stops = torch.tensor(stop_ids, device=device)
+
+        cache = DynamicCache(config=self.model.config)
+        logits = self._forward(prompts, prompt_mask, cache=cache, logits_to_keep=1)[:, -1]
+        row_to_prompt = torch.arange(len(prompts), device=device).repeat_interleave(group_size)
+        cache.batch_select_indices(row_to_prompt)
+        logits, seen = logits[row_to_prompt], prompt_mask[row_to_prompt]
+        rows = torch.arange(batch, device=device)  # the responses that still grow
+        for t in range(max_new_tokens):
+            token = sampling.draw(logits, generator)
+            all_logp = _log_softmax(logits, sampling.temperature or 1.0)
+            tokens[rows, t] = token
+            mask[rows, t] = True
+            logp[rows, t] = all_logp.gather(-1, token.unsqueeze(-1)).squeeze(-1).float()
+            entropy[rows, t] = _entropy(all_logp).float()
+            alive = ~torch.isin(token, stops)
+            if t == max_new_tokens - 1 or not alive.any():
+                break
+            if not alive.all():
+                keep = alive.nonzero().squeeze(-1)
+                rows, token, seen = rows[keep], token[keep], seen[keep]
+                cache.batch_select_indices(keep)
+            seen = _extend(seen, 1)
+            logits = self._forward(token.unsqueeze(-1), seen, cache=cache)[:, -1]
+        last = tokens.gather(1, mask.sum(1, keepdim=True) - 1).squeeze(1)
+        return Generated(tokens, mask, logp, entropy, truncated=~torch.isin(last, stops))
+
+    def save(self, folder: str | Path) -> None:
+        """Write weights (safetensors) and config so that ``load_policy(folder)`` and ``from_pretrained`` read them."""
+        self.model.save_pretrained(folder)
+
+
+def tiny_qwen2(
+    vocab_size: int,
+    *,
+    hidden_size: int = 128,
+    intermediate_size: int = 256,
+    layers: int = 2,
+    heads: int = 4,
+    kv_heads: int = 2,
+    max_length: int = 512,
+    seed: int = 0,
+    dtype: torch.dtype = torch.float32,
+) -> CausalLM:
+    """A small Qwen2 with random weights: at the defaults two layers and about 0.3 million parameters.
+
+    The architecture is Qwen2.5-0.5B's (grouped-query attention, rotary positions, SwiGLU, tied embeddings), so that all
+    that is learnt here holds there.
+    """
+    config = Qwen2Config(
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        intermediate_size=intermediate_size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        max_position_embeddings=max_length,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = Qwen2ForCausalLM(config)
+    return CausalLM(model.to(dtype))
+
+
+def load_policy(source: str | Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> CausalLM:
+    """A pretrained policy from a folder, a hub id, or a GGUF file (which is dequantised to ``dtype``).
+
+    Raises:
+        ValueError: nothing can be loaded from ``source``; the message says what was tried and how to go on.
+    """
+    name, extra = locate(source)
+    try:
+        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, trust_remote_code=False, **extra)
+    except (OSError, ValueError, ImportError) as error:
+        raise ValueError(cannot_load("model", source, error)) from error
+    return CausalLM(model.to(device))
+
+
+def load_tokenizer(source: str | Path) -> Any:
+    """The tokenizer that belongs to ``source`` (as in ``load_policy``)."""
+    from transformers import AutoTokenizer
+
+    name, extra = locate(source)
+    try:
+        return AutoTokenizer.from_pretrained(name, trust_remote_code=False, **extra)
+    except (OSError, ValueError, ImportError) as error:
+        raise ValueError(cannot_load("tokenizer of model", source, error)) from error
+
+
+def locate(source: str | Path) -> tuple[str, dict[str, str]]:
+    """Split a source into what ``from_pretrained`` wants: a name or folder, and the GGUF file in it if there is one."""
+    path = Path(source).expanduser()
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ValueError(f"model={str(source)!r}: there is no such file")
+        return str(path.parent), {"gguf_file": path.name}
+    if path.is_dir() and not (path / "config.json").exists():
+        found = sorted(path.glob("*.gguf"))
+        if len(found) == 1:
+            return str(path), {"gguf_file": found[0].name}
+        raise ValueError(
+            f"model={str(source)!r}: the folder holds no config.json and {len(found)} GGUF files; "
+            "name a folder written by save_pretrained, or one .gguf file"
+        )
+    return str(path) if path.is_dir() else str(source), {}
+
+
+def cannot_load(what: str, source: str | Path, error: Exception) -> str:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return (
+        f"{what}={str(source)!r} cannot be loaded: {reason} "
+        "Give a folder written by save_pretrained, a .gguf file (pip install gguf), a hub id, or 'tiny'."
+    )
+
+
+def _extend(mask: Tensor, n: int) -> Tensor:
+    return torch.cat([mask, mask.new_ones(len(mask), n)], dim=1)
+
+
+def _log_softmax(logits: Tensor, temperature: float) -> Tensor:
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    return (logits / temperature).log_softmax(-1)
+
+
+def _entropy(all_logp: Tensor) -> Tensor:
+    return -(all_logp.exp() * all_logp).sum(-1)
