@@ -1,0 +1,146 @@
+"""The one table of methods. Adding a method is one function and one row; README, tests, dropdowns and the CLI read the row."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from sspo_teach.controllers import Controller, Fixed
+from sspo_teach.objectives import sequence_level, token_level
+from sspo_teach.objectives.advantages import group_centered, group_leave_one_out, group_normalized, has_signal
+from sspo_teach.objectives.normalize import Normalizer, constant
+from sspo_teach.tensors import check_between, lengths, unknown
+from sspo_teach.types import Rollout, Verified
+
+INPUTS = ("logp", "logp_old", "advantages", "mask", "normalize")
+
+
+@dataclass(frozen=True)
+class Method:
+    """An objective with all that stands around it.
+
+    Attributes:
+        objective: (logp, logp_old, advantages, mask, *, numbers, normalize) → scalar loss.
+        verified: where the formula was read.
+        advantage: rollout → (B, 1) or (B, T).
+        needs: extra ``Rollout`` fields passed to the objective by keyword.
+        separable: given the counts, the credit of a batch is the credits of its parts.
+        controller: makes the state that lives between steps.
+        critic: makes the critic that fills ``rollout.values`` before advantages, where the method has one.
+        keep: rollout → (B,) bool, the responses of groups worth training on.
+        reward: (rollout, max_new_tokens) → (B,) rewards, in place of the task's.
+        normalizer: max_new_tokens → the normalizer to train with, where it is not the objective's default.
+        presets: named numbers, for ``name:preset``.
+    """
+
+    objective: Callable[..., Tensor]
+    verified: Verified
+    advantage: Callable[[Rollout], Tensor] = group_normalized
+    needs: tuple[str, ...] = ()
+    separable: bool = True
+    controller: Callable[[], Controller] = Fixed
+    critic: Callable[..., Any] | None = None
+    keep: Callable[[Rollout], Tensor] | None = None
+    reward: Callable[..., Tensor] | None = None
+    normalizer: Callable[[int], Normalizer] | None = None
+    presets: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """The objective's own numbers and their present values."""
+        parameters = inspect.signature(self.objective).parameters.values()
+        return {p.name: p.default for p in parameters if p.name not in (*INPUTS, *self.needs)}
+
+    def normalize(self, max_new_tokens: int) -> Normalizer:
+        """The normalizer to train with, its counts still free (``with_counts`` fixes them)."""
+        if self.normalizer is not None:
+            return self.normalizer(max_new_tokens)
+        return inspect.signature(self.objective).parameters["normalize"].default
+
+    def with_numbers(self, **numbers: float) -> Method:
+        """The same method at other numbers; an unknown name is refused."""
+        for name in numbers:
+            if name not in self.numbers:
+                raise ValueError(unknown("number of this method", name, self.numbers))
+        return replace(self, objective=partial(self.objective, **numbers)) if numbers else self
+
+
+def mixed_groups(rollout: Rollout) -> Tensor:
+    """DAPO's dynamic sampling keeps 0 < #correct < G (arXiv 2503.14476, eq. 11); (B,) bool.
+
+    Looks at correctness where the task reports it, so that a length penalty cannot make a solved group look mixed.
+    """
+    return has_signal(rollout.parts.get("correct", rollout.rewards), rollout.group_ids)
+
+
+def overlong_reward(rollout: Rollout, max_new_tokens: int, *, buffer: float = 0.2) -> Tensor:
+    """DAPO's soft overlong penalty (arXiv 2503.14476, eq. 13): the task's reward plus a ramp from 0 to −1 over the last tokens.
+
+    The ramp takes the last ``buffer`` share of ``max_new_tokens``, the paper's 4096 of 20480; below 5 tokens there is none.
+    """
+    check_between(0, 1, "it is a share of max_new_tokens", buffer=buffer)
+    zone = int(buffer * max_new_tokens)
+    excess = lengths(rollout.mask).squeeze(1).to(rollout.rewards.dtype) - (max_new_tokens - zone)
+    return rollout.rewards - (excess / max(zone, 1)).clamp(0, 1)
+
+
+GATE_STUDY = {"tau_pos": 10.0, "tau_neg": 12.0}  # best for every gate of arXiv 2602.19345, in SAPO's objective
+SAPO = {"tau_pos": 1.0, "tau_neg": 1.05}  # arXiv 2511.20347
+SOFT = {"sapo": SAPO, "gate-study": GATE_STUDY}
+
+METHODS: dict[str, Method] = {
+    "reinforce": Method(token_level.reinforce, Verified.PAPER, advantage=group_centered),
+    "rloo": Method(token_level.rloo, Verified.NOTES, advantage=group_leave_one_out),
+    "ppo": Method(token_level.ppo, Verified.PAPER),
+    "grpo": Method(token_level.grpo, Verified.PAPER),
+    "dr_grpo": Method(token_level.dr_grpo, Verified.CODE, advantage=group_centered, normalizer=constant),
+    "dapo": Method(token_level.dapo, Verified.CODE, keep=mixed_groups, reward=overlong_reward),
+    "cispo": Method(token_level.cispo, Verified.PAPER),
+    "gspo": Method(sequence_level.gspo, Verified.PAPER),
+    "gmpo": Method(sequence_level.gmpo, Verified.CODE),
+    "sapo": Method(token_level.sapo, Verified.CODE, presets=SOFT),
+    "sspo": Method(sequence_level.sspo, Verified.REVIEW, presets=SOFT),
+    "sspo_sigmoid": Method(sequence_level.sspo_sigmoid, Verified.RECONSTRUCTION, presets=SOFT),
+    "sspo_log_ratio": Method(sequence_level.sspo_log_ratio, Verified.RECONSTRUCTION, presets=SOFT),
+}
+
+
+def method(name: str) -> Method:
+    """The row of ``name``, or of ``name:preset`` with the preset's numbers; a typo is answered with the nearest name."""
+    base, _, preset = name.partition(":")
+    if base not in METHODS:
+        raise ValueError(unknown("method", base, METHODS))
+    row = METHODS[base]
+    if not preset and ":" not in name:
+        return row
+    if preset not in row.presets:
+        raise ValueError(unknown(f"preset of {base}", preset, row.presets))
+    return row.with_numbers(**row.presets[preset])
+
+
+def table() -> str:
+    """All methods as a Markdown table, made of the rows and of the docstrings' entries."""
+    lines = [
+        "| method | in one line | parts | weight of ∇log π | numbers | formula |",
+        "| --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, row in METHODS.items():
+        entry = entries(row.objective)
+        numbers = ", ".join(f"{key}={value:g}" for key, value in row.numbers.items()) or "–"
+        cells = (f"`{name}`", entry["summary"], entry["Parts"], entry["Weight"], numbers, row.verified.value)
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def entries(objective: Callable[..., Tensor]) -> dict[str, str]:
+    """The six entries of an objective's docstring: summary, formula, Parts, Weight, Differs, Paper."""
+    summary, formula, parts = (inspect.getdoc(objective) or "").split("\n\n", 2)
+    named = re.split(r"^(Parts|Weight|Differs|Paper): ", parts, flags=re.MULTILINE)[1:]
+    found = {key: " ".join(text.split()) for key, text in zip(named[::2], named[1::2], strict=True)}
+    return {"summary": " ".join(summary.split()), "formula": formula, **found}

@@ -1,0 +1,49 @@
+"""Gates that cut: the ratio passes inside a band and its gradient is dropped outside, on one side by the sign of A.
+
+A gate maps (log x, advantages, numbers) to the gated ratio f, or to log f where its name starts with ``log_``.
+On-policy (log x = 0) every gate has weight 1: ∂f/∂log x = 1, and for the ``log_`` ones f · ∂log f/∂log x = 1.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from sspo_teach.gates import bounds
+from sspo_teach.tensors import check_between
+
+
+def log_identity(log_x: Tensor, advantages: Tensor) -> Tensor:
+    """log f = log x: no gate at all."""
+    return log_x
+
+
+def identity(log_x: Tensor, advantages: Tensor) -> Tensor:
+    """f = x: no gate at all."""
+    return log_identity(log_x, advantages).exp()
+
+
+def log_clip(log_x: Tensor, advantages: Tensor, lower: float | Tensor, upper: float | Tensor) -> Tensor:
+    """log f = min(log x, upper) where A > 0, max(log x, lower) elsewhere: the root of all hard clips.
+
+    One-sided, because only a ratio that already moved the way A wants is stopped; the way back stays open.
+    """
+    check_between(-math.inf, 0, "the band must hold log ρ = 0 (lower is −eps_low for GMPO)", lower=lower)
+    check_between(0, math.inf, "the band must hold log ρ = 0 (upper is eps_high for GMPO)", upper=upper)
+    return torch.where(advantages > 0, log_x.clamp(max=upper), log_x.clamp(min=lower))
+
+
+def clip(log_x: Tensor, advantages: Tensor, eps_low: float, eps_high: float) -> Tensor:
+    """f A = min(x A, clip(x, 1 − ε_low, 1 + ε_high) A), PPO's rule (arXiv 1707.06347, eq. 7), as the exponential of ``log_clip``."""
+    return log_clip(log_x, advantages, *bounds.constant(eps_low, eps_high)).exp()
+
+
+def dual_clip(log_x: Tensor, advantages: Tensor, eps_low: float, eps_high: float, ratio_cap: float) -> Tensor:
+    """``clip`` that also stops x at ``ratio_cap`` where A ≤ 0 (arXiv 1912.09729), where PPO's weight grows without bound."""
+    check_between(
+        1 + eps_high, math.inf, "it is an absolute ceiling above the band, 3.0 in the paper", ratio_cap=ratio_cap
+    )
+    capped = torch.where(advantages > 0, log_x, log_x.clamp(max=math.log(ratio_cap)))
+    return clip(capped, advantages, eps_low, eps_high)

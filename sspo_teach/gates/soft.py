@@ -1,0 +1,44 @@
+"""Gates that fade: smooth in the ratio, with a temperature τ that may depend on the sign of A (τ_neg where A ≤ 0)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from sspo_teach.tensors import check_positive
+
+
+def temperature(advantages: Tensor, tau_pos: float, tau_neg: float) -> Tensor:
+    """τ_pos where A > 0 and τ_neg elsewhere (A = 0 contributes nothing, so its side does not matter); shape of A."""
+    check_positive(tau_pos=tau_pos, tau_neg=tau_neg)
+    return torch.where(advantages > 0, tau_pos, tau_neg).to(advantages.dtype)
+
+
+def log_sigmoid(log_x: Tensor, advantages: Tensor, tau_pos: float, tau_neg: float) -> Tensor:
+    """log f = log((4/τ) σ(τ(x − 1))); f(1) = 2/τ and (log f)'(1) = τ/2, so that the weight at x = 1 is their product, 1."""
+    tau = temperature(advantages, tau_pos, tau_neg)
+    return logsigmoid(tau * log_x.expm1()) + (4 / tau).log()
+
+
+def sigmoid(log_x: Tensor, advantages: Tensor, tau_pos: float, tau_neg: float) -> Tensor:
+    """f = (4/τ) σ(τ(x − 1)), SAPO's gate (arXiv 2511.20347) and Scopic's (2205.10047); f'(x) = sech²(τ(x − 1)/2).
+
+    Taken as exp(log f): the derivative is then 4 σ(u) σ(−u), which does not vanish in float32 at u ≥ 17 as 4 σ (1 − σ) does.
+    """
+    return log_sigmoid(log_x, advantages, tau_pos, tau_neg).exp()
+
+
+def log_arctan(log_x: Tensor, advantages: Tensor, tau_pos: float, tau_neg: float) -> Tensor:
+    """log f = arctan(τ(x − 1))/τ, SSPO's gate (arXiv 2602.19327 v3, eq. 14); (log f)'(x) = 1/(1 + τ²(x − 1)²).
+
+    log f lies in [−arctan(τ)/τ, π/(2τ)), whatever the ratio.
+    """
+    tau = temperature(advantages, tau_pos, tau_neg)
+    return (tau * log_x.expm1()).arctan() / tau
+
+
+def log_arctan_log_ratio(log_x: Tensor, advantages: Tensor, tau_pos: float, tau_neg: float) -> Tensor:
+    """log f = arctan(τ log x)/τ, another reading of "arctan gate"; ∂log f/∂log x = 1/(1 + τ² log² x), even in log x."""
+    tau = temperature(advantages, tau_pos, tau_neg)
+    return (tau * log_x).arctan() / tau
