@@ -1,4 +1,4 @@
-"""The one table of methods. Adding a method is one function and one row; README, tests, dropdowns and the CLI read the row."""
+"""The one table of methods. Adding a method is one function and one row; README, tests, widgets, CLI read the row."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ def mixed_groups(rollout: Rollout) -> Tensor:
 
 
 def overlong_reward(rollout: Rollout, max_new_tokens: int, *, buffer: float = 0.2) -> Tensor:
-    """DAPO's soft overlong penalty (arXiv 2503.14476, eq. 13): the task's reward plus a ramp from 0 to −1 over the last tokens.
+    """DAPO's soft overlong penalty (arXiv 2503.14476, eq. 13): a ramp from 0 to −1 over the last tokens, added to R.
 
-    The ramp takes the last ``buffer`` share of ``max_new_tokens``, the paper's 4096 of 20480; below 5 tokens there is none.
+    The ramp takes the last ``buffer`` share of ``max_new_tokens``: 4096 of 20480 in the paper, none below 5 tokens.
     """
     check_between(0, 1, "it is a share of max_new_tokens", buffer=buffer)
     zone = int(buffer * max_new_tokens)
@@ -95,10 +95,10 @@ SAPO = {"tau_pos": 1.0, "tau_neg": 1.05}  # arXiv 2511.20347
 SOFT = {"sapo": SAPO, "gate-study": GATE_STUDY}
 
 METHODS: dict[str, Method] = {
-    "reinforce": Method(token_level.reinforce, Verified.PAPER, advantage=group_centered),
+    "reinforce": Method(token_level.reinforce, Verified.CODE, advantage=group_centered),
     "rloo": Method(token_level.rloo, Verified.NOTES, advantage=group_leave_one_out),
-    "ppo": Method(token_level.ppo, Verified.PAPER),
-    "grpo": Method(token_level.grpo, Verified.PAPER),
+    "ppo": Method(token_level.ppo, Verified.CODE),
+    "grpo": Method(token_level.grpo, Verified.CODE),
     "dr_grpo": Method(token_level.dr_grpo, Verified.CODE, advantage=group_centered, normalizer=constant),
     "dapo": Method(token_level.dapo, Verified.CODE, keep=mixed_groups, reward=overlong_reward),
     "cispo": Method(token_level.cispo, Verified.PAPER),
@@ -112,7 +112,7 @@ METHODS: dict[str, Method] = {
 
 
 def method(name: str) -> Method:
-    """The row of ``name``, or of ``name:preset`` with the preset's numbers; a typo is answered with the nearest name."""
+    """The row of ``name``, or of ``name:preset`` with the preset's numbers; a typo is answered by the nearest name."""
     base, _, preset = name.partition(":")
     if base not in METHODS:
         raise ValueError(unknown("method", base, METHODS))
@@ -133,7 +133,8 @@ def table() -> str:
     for name, row in METHODS.items():
         entry = entries(row.objective)
         numbers = ", ".join(f"{key}={value:g}" for key, value in row.numbers.items()) or "–"
-        cells = (f"`{name}`", entry["summary"], entry["Parts"], entry["Weight"], numbers, row.verified.value)
+        parts = entry["Parts"].split(". ")[0].rstrip(".")
+        cells = (f"`{name}`", entry["summary"], parts, entry["Weight"].rstrip("."), numbers, row.verified.value)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
 

@@ -17,13 +17,13 @@ from torch import Tensor
 P = ParamSpec("P")
 
 LIMIT = 20.0
-"""|log ρ| beyond this is extreme staleness: e²⁰ ≈ 4.9e8, while e⁸⁹ already overflows float32 and turns gradients into NaN."""
+"""Beyond this |log ρ| is extreme staleness: e²⁰ is 4.9e8, while e⁸⁹ overflows float32 and turns gradients into NaN."""
 
 
 def log_ratio(logp: Tensor, logp_old: Tensor, mask: Tensor) -> Tensor:
     """log ρ = log π_θ − log π_old, 0 on padding, limited to ±20 with zero gradient outside; (B, T), at least float32.
 
-    The only place that masks inputs. It masks by ``where``, since 0 · NaN is NaN, and lets no gradient into ``logp_old``.
+    The only place that masks inputs; by ``where``, since 0 · NaN is NaN. No gradient flows into ``logp_old``.
     """
     check_shapes(logp=logp, logp_old=logp_old, mask=mask)
     return limit(torch.where(mask.bool(), _promote(logp) - _promote(logp_old.detach()), 0.0))
@@ -61,7 +61,7 @@ def with_value(value: Tensor, gradient: Tensor) -> Tensor:
 
 
 def checked(objective: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """Let ``objective`` read like its formula: here its tensors are checked once, and those that must not learn are detached.
+    """Let ``objective`` read like its formula: its tensors are checked here, and what must not learn is detached.
 
     Raises one ``ValueError`` that names the argument, its value and the fix.
     """
@@ -93,7 +93,8 @@ def check_shapes(*, logp: Tensor, logp_old: Tensor, mask: Tensor, advantages: Te
             raise ValueError(f"{name} must be floating point, got {x.dtype}: use {name}.float()")
     if logp.ndim != 2:
         raise ValueError(
-            f"logp must have shape (B, T), responses × tokens, got {tuple(logp.shape)}: one response is logp.unsqueeze(0)"
+            f"logp must have shape (B, T), responses × tokens, got {tuple(logp.shape)}: "
+            f"one response alone is logp.unsqueeze(0)"
         )
     for name in ("logp_old", "mask"):
         if given[name].shape != logp.shape:

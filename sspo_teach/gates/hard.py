@@ -36,12 +36,12 @@ def log_clip(log_x: Tensor, advantages: Tensor, lower: float | Tensor, upper: fl
 
 
 def clip(log_x: Tensor, advantages: Tensor, eps_low: float, eps_high: float) -> Tensor:
-    """f A = min(x A, clip(x, 1 − ε_low, 1 + ε_high) A), PPO's rule (arXiv 1707.06347, eq. 7), as the exponential of ``log_clip``."""
+    """f A = min(x A, clip(x, 1 − ε_low, 1 + ε_high) A), PPO's rule (arXiv 1707.06347, eq. 7): exp of ``log_clip``."""
     return log_clip(log_x, advantages, *bounds.constant(eps_low, eps_high)).exp()
 
 
 def dual_clip(log_x: Tensor, advantages: Tensor, eps_low: float, eps_high: float, ratio_cap: float) -> Tensor:
-    """``clip`` that also stops x at ``ratio_cap`` where A ≤ 0 (arXiv 1912.09729), where PPO's weight grows without bound."""
+    """``clip`` that also stops x at ``ratio_cap`` where A ≤ 0, and PPO's weight has no bound (arXiv 1912.09729)."""
     check_between(
         1 + eps_high, math.inf, "it is an absolute ceiling above the band, 3.0 in the paper", ratio_cap=ratio_cap
     )

@@ -16,7 +16,7 @@ def temperature(advantages: Tensor, tau_pos: float, tau_neg: float) -> Tensor:
 
 
 def log_sigmoid(log_x: Tensor, advantages: Tensor, tau_pos: float, tau_neg: float) -> Tensor:
-    """log f = log((4/τ) σ(τ(x − 1))); f(1) = 2/τ and (log f)'(1) = τ/2, so that the weight at x = 1 is their product, 1."""
+    """log f = log((4/τ) σ(τ(x − 1))); f(1) = 2/τ and (log f)'(1) = τ/2, whose product is the weight on-policy, 1."""
     tau = temperature(advantages, tau_pos, tau_neg)
     return logsigmoid(tau * log_x.expm1()) + (4 / tau).log()
 
@@ -24,7 +24,7 @@ def log_sigmoid(log_x: Tensor, advantages: Tensor, tau_pos: float, tau_neg: floa
 def sigmoid(log_x: Tensor, advantages: Tensor, tau_pos: float, tau_neg: float) -> Tensor:
     """f = (4/τ) σ(τ(x − 1)), SAPO's gate (arXiv 2511.20347) and Scopic's (2205.10047); f'(x) = sech²(τ(x − 1)/2).
 
-    Taken as exp(log f): the derivative is then 4 σ(u) σ(−u), which does not vanish in float32 at u ≥ 17 as 4 σ (1 − σ) does.
+    Taken as exp(log f): the derivative is then 4 σ(u) σ(−u), while 4 σ(u)(1 − σ(u)) vanishes in float32 from u = 17 on.
     """
     return log_sigmoid(log_x, advantages, tau_pos, tau_neg).exp()
 

@@ -8,6 +8,7 @@ from torch import Tensor
 def score(weight: Tensor, log_r: Tensor) -> Tensor:
     """stopgrad(weight) · log ρ, whose gradient is weight · ∇log π (CISPO, importance-weighted REINFORCE).
 
-    log ρ and log π differ by the constant log π_old: same gradient, but on-policy this value is 0. It is no return; do not plot it.
+    log ρ and log π differ by the constant log π_old: same gradient.
+    The value is no return, on-policy it is 0: do not plot it.
     """
     return weight.detach() * log_r

@@ -1,7 +1,7 @@
-"""Objectives and their parts. An objective is a pure function (logp, logp_old, advantages, mask, *, numbers, normalize) → loss.
+"""Objectives and their parts: pure functions (logp, logp_old, advantages, mask, *, numbers, normalize) → loss.
 
-The grammar has three words: a **unit** (``units``) pools log-ratios, a **gate** (``sspo_teach.gates``) bends them, a **normalizer**
-(``normalize``) makes one number of them. ``token_level`` and ``sequence_level`` hold the sentences.
+The grammar has three words: a **unit** (``units``) pools log-ratios, a **gate** (``sspo_teach.gates``) bends them, a
+**normalizer** (``normalize``) makes one number of them. ``token_level`` and ``sequence_level`` hold the sentences.
 """
 
 from sspo_teach.objectives.sequence_level import gmpo, gspo, sspo, sspo_log_ratio, sspo_sigmoid

@@ -1,8 +1,9 @@
 """Advantages: how much better a response did than the others to its prompt. Each gives (B, 1).
 
-Every estimator comes twice: on tensors (``normalized(rewards, group_ids)``) and on a rollout (``group_normalized(rollout)``).
-Groups are given by id, so order and group sizes are free. A group whose rewards are all equal gets exactly 0; rounding alone
-would leave a residue that the division by std + ε can blow up (eight rewards of 0.1 in float32: |A| up to 0.4 at ε = 1e-8).
+Every estimator comes twice: on tensors, as ``normalized(rewards, group_ids)``, and on a rollout, as
+``group_normalized(rollout)``. Groups are given by id, so order and group sizes are free. A group whose rewards are all equal
+gets exactly 0: rounding would leave a residue that the division by std + ε can blow up (eight rewards of 0.1 in float32
+give |A| = 0.4 at ε = 1e-8).
 """
 
 from __future__ import annotations
@@ -62,12 +63,13 @@ def has_signal(rewards: Tensor, group_ids: Tensor) -> Tensor:
 
 
 def _gaps(rewards: Tensor, group_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """R − group mean in float64, exactly 0 in groups without signal; with the group index (B,) and the group sizes (N,)."""
+    """R − group mean in float64, exactly 0 in groups without signal; with the groups' index (B,) and sizes (N,)."""
     ids, group, size = _groups(rewards, group_ids)
     if (size < 2).any():
         alone = ids[size < 2][0].item()
         raise ValueError(
-            f"group_ids holds {alone} only once: a group of G = 1 has no one to be compared with; sample at least 2 responses per prompt"
+            f"group_ids holds {alone} only once: a group of G = 1 has no one to be compared with; "
+            f"sample at least 2 responses per prompt"
         )
     mean = _group_sum(rewards.double(), group, size) / size
     return (rewards.double() - mean[group]).where(has_signal(rewards, group_ids), 0.0), group, size
@@ -76,7 +78,8 @@ def _gaps(rewards: Tensor, group_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def _groups(rewards: Tensor, group_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if rewards.ndim != 1 or group_ids.shape != rewards.shape:
         raise ValueError(
-            f"rewards has shape {tuple(rewards.shape)} and group_ids {tuple(group_ids.shape)}: both must be (B,), one entry per response"
+            f"rewards has shape {tuple(rewards.shape)} and group_ids {tuple(group_ids.shape)}: "
+            f"both must be (B,), one entry per response"
         )
     if not rewards.isfinite().all():
         row = (~rewards.isfinite()).nonzero()[0].item()

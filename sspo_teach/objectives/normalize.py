@@ -1,7 +1,7 @@
 """Normalizers: how (B, T) terms become one number. Each maps the terms and the mask to a scalar.
 
-Fully masked rows leave numerator and denominator; with nothing left the result is 0, with zero gradient. The counts may be fixed
-from outside, which is how micro-batches and data-parallel frameworks keep the denominator of the whole batch.
+Fully masked rows leave numerator and denominator; with nothing left the result is 0, with zero gradient. The counts may
+be fixed from outside, which is how micro-batches and data-parallel frameworks keep the denominator of the whole batch.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def constant(length: int) -> Normalizer:
 
 
 def with_counts(normalize: Normalizer, mask: Tensor) -> Normalizer:
-    """``normalize`` with its counts fixed to those of ``mask``, so that losses of the parts of a batch add up to its loss."""
+    """``normalize`` with its counts fixed to those of ``mask``: the losses of the parts then add up to the whole."""
     counts = {"responses": live_responses(mask), "tokens": live_tokens(mask)}
     takes = inspect.signature(normalize).parameters
     return partial(normalize, **{name: count for name, count in counts.items() if name in takes})

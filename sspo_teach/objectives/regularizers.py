@@ -2,17 +2,17 @@
 
 With u = log π_θ − log π_ref on tokens sampled from π_θ:
 
-=====  ==============  ========================  =======================================================================
-name   value           gradient by log π_θ       in expectation
-=====  ==============  ========================  =======================================================================
-k1     u               1                         value KL(π_θ‖π_ref), negative samples are fine; gradient 0: useless in a loss
-k2     u²/2            u                         value biased; gradient of KL(π_θ‖π_ref)
-k3     e⁻ᵘ + u − 1     1 − e⁻ᵘ                   value KL(π_θ‖π_ref), never negative; gradient of KL(π_ref‖π_θ), the *other* one
-=====  ==============  ========================  =======================================================================
+====  ============  ===================  ============================================================================
+name  value         gradient by log π_θ  in expectation
+====  ============  ===================  ============================================================================
+k1    u             1                    value KL(π_θ‖π_ref), single samples may be negative; gradient 0, so no loss
+k2    u²/2          u                    value biased; gradient of KL(π_θ‖π_ref)
+k3    e⁻ᵘ + u − 1   1 − e⁻ᵘ              value KL(π_θ‖π_ref), never negative; gradient of KL(π_ref‖π_θ), the *other* one
+====  ============  ===================  ============================================================================
 
-The gradient column holds for a single token, or with u summed over the response; summed token by token it drops the terms of
-the prefix. k1 belongs in the reward (RLOO, PPO), k2 and k3 in the loss (GRPO: k3). Names after J. Schulman's note on approximating KL.
-Like every log-ratio here, u is limited to ±20 with zero gradient outside.
+The gradients hold for a single token, or with u summed over the response; summed token by token they drop the terms of
+the prefix. k1 belongs in the reward (RLOO, PPO), k2 and k3 in the loss (GRPO: k3). The names are those of J. Schulman's
+note on approximating KL. Like every log-ratio here, u is limited to ±20 with zero gradient outside.
 """
 
 from __future__ import annotations

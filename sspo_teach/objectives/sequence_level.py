@@ -79,8 +79,9 @@ def sspo(
     Parts: log_arctan, then sequence, response_mean.
     Weight: S ρ/(1 + τ²(ρ − 1)²) A; the token factor is at most (1 + √(1 + τ⁻²))/2 and fades like 1/(τ²ρ).
     Differs: from gmpo by the gate, one word; from sapo by pooling after it.
-    Paper: Soft Sequence Policy Optimization, 2026, arXiv 2602.19327 v3, eqs. 13–16 as quoted by a review. It gives no τ:
-        1.0, 1.05 are SAPO's (preset sapo); 10, 12 were best in the same group's gate study (preset gate-study, 2602.19345).
+    Paper: Soft Sequence Policy Optimization, 2026, arXiv 2602.19327 v3, eqs. 13–16 as quoted by a review. It gives no τ
+        but τ_neg ≥ τ_pos: 1.0, 1.05 are SAPO's (preset sapo, the default); 10, 12 were best in the same group's gate
+        study (arXiv 2602.19345, preset gate-study).
     """
     log_f = gates.log_arctan(log_ratio(logp, logp_old, mask), advantages, tau_pos, tau_neg)
     return -normalize(units.sequence(log_f, mask).exp() * advantages, mask)
@@ -126,7 +127,7 @@ def sspo_log_ratio(
     J = 1/R Σᵢ Aᵢ exp(1/Lᵢ Σₜ arctan(τ log ρᵢₜ)/τ)
 
     Parts: log_arctan_log_ratio, then sequence, response_mean.
-    Weight: S/(1 + τ² log² ρ) A; the token factor peaks at ρ = 1, is even in log ρ, and τ → 0 gives gspo without its clip.
+    Weight: S/(1 + τ² log² ρ) A; the token factor peaks at ρ = 1, is even in log ρ, and 1 for τ → 0 (gspo unclipped).
     Differs: from sspo by where the arctan is taken.
     Paper: a reconstruction after third-party notes on arXiv 2602.19327, not the paper's formula; τ are SAPO's.
     """

@@ -1,6 +1,6 @@
 """Objectives whose unit is the token. Each is a sentence: ratio, gate, normalizer.
 
-J is maximised and the loss −J returned. ρ = π_θ/π_old per token, A the advantage, L the length, R the number of responses.
+J is maximised and −J returned. ρ = π_θ/π_old per token, A the advantage, L the length, R the number of responses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ def reinforce(
     Parts: token, no gate (weight known, ``score``), sequence_sum.
     Weight: ρ A.
     Differs: from rloo by the ratio; from the surrogate ρ A in value only.
-    Paper: Williams, 1992 (REINFORCE). The per-token ratio is the common off-policy form, not Williams'; the group mean as baseline is ours.
+    Paper: Williams, 1992 (read in libraries). The per-token ratio is the common off-policy form, not his, and the group
+        mean as baseline is our choice.
     """
     log_r = log_ratio(logp, logp_old, mask)
     return -normalize(gates.score(log_r.exp(), log_r) * advantages, mask)
@@ -133,8 +134,8 @@ def dapo(
 
     J = 1/ΣL Σᵢ Σₜ min(ρᵢₜ Aᵢ, clip(ρᵢₜ, 1 − ε_low, 1 + ε_high) Aᵢ)
 
-    Parts: token, clip, token_mean over the minibatch (the libraries'; the paper's is over each group). Its row also drops
-    groups without signal and adds the soft overlong penalty.
+    Parts: token, clip, token_mean. The mean is over the minibatch, as in the libraries; the paper's is over each group.
+        Around the loss, groups without signal are dropped and the soft overlong penalty is added to the reward.
     Weight: ρ A, or 0 where clipped.
     Differs: from grpo by the normalizer, ε_high, and the two rules around the loss.
     Paper: Yu et al., 2025, arXiv 2503.14476 (formula from notes and libraries); ε = 0.2, 0.28.
@@ -161,7 +162,8 @@ def cispo(
     Parts: token, weight (``score``), token_mean.
     Weight: clip(ρ, ratio_floor, ratio_cap) A, detached.
     Differs: from reinforce by the cap; from dapo by keeping the gradient of tokens beyond the band.
-    Paper: MiniMax, 2025, arXiv 2506.13585, §3.1, which gives no value; 5.0 is ScaleRL's. Both numbers are absolute, never 1 ± ε.
+    Paper: MiniMax, 2025, arXiv 2506.13585, §3.1, which gives no value; 5.0 is ScaleRL's. Both numbers are absolute,
+        never 1 ± ε.
     """
     check_between(
         1, float("inf"), "it is an absolute ceiling on the ratio, so 1 + ε rather than ε", ratio_cap=ratio_cap
@@ -189,7 +191,8 @@ def sapo(
     Parts: token, sigmoid, response_mean.
     Weight: ρ sech²(τ(ρ − 1)/2) A, on both sides of 1; the largest is 1.575 at ρ = 2.06 (τ = 1), not at 1.
     Differs: from grpo by the gate; from sspo by gating each token without pooling.
-    Paper: Gao et al., 2025, arXiv 2511.20347 (read in libraries and a review); τ = 1.0, 1.05. Preset gate-study: 10, 12 (2602.19345).
+    Paper: Gao et al., 2025, arXiv 2511.20347 (read in libraries and a review); τ = 1.0, 1.05. The preset gate-study
+        has 10, 12, the best of arXiv 2602.19345.
     """
     log_r = log_ratio(logp, logp_old, mask)
     return -normalize(gates.sigmoid(log_r, advantages, tau_pos, tau_neg) * advantages, mask)

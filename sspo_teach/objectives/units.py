@@ -1,8 +1,8 @@
 """Units: over which stretch of a response log-ratios are pooled. Each maps (B, T) log-ratios and mask to (B, T).
 
-A unit pools the *value* and keeps each token's *own gradient*, scaled so that ``response_mean`` gives the full gradient: a pool
-Σₜ wₜ zₜ carries L·wₜ·zₜ. With one advantage per response this equals differentiating through the pool, and unlike that it
-also takes one advantage per token (GSPO-token, arXiv 2507.18071, eq. 13).
+A unit pools the *value* and keeps each token's *own gradient*, scaled so that ``response_mean`` gives the full gradient:
+a pool Σₜ wₜ zₜ carries L·wₜ·zₜ. With one advantage per response this equals differentiating through the pool; unlike
+that, it also takes one advantage per token (GSPO-token, arXiv 2507.18071, eq. 13).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ def token(log_r: Tensor, mask: Tensor) -> Tensor:
 
 
 def sequence(log_r: Tensor, mask: Tensor) -> Tensor:
-    """The mean over the response, log of the geometric mean of ρ: w = 1/L, so each token carries its own gradient once."""
+    """The mean over the response, log of the geometric mean of ρ; w = 1/L, so a token carries its own gradient once."""
     return with_value(masked_mean(log_r, mask), log_r)
 
 
 def product(log_r: Tensor, mask: Tensor) -> Tensor:
-    """The sum over the response, log of the product of ρ, limited to ±20 like a single log-ratio: w = 1, so each carries it L times."""
+    """The sum over the response, log of the product of ρ, limited to ±20; w = 1, so a token carries it L times."""
     total = masked_sum(log_r, mask)
     return with_value(limit(total), log_r * lengths(mask) * (total.abs() <= LIMIT))
 
