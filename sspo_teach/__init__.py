@@ -6,7 +6,19 @@
 """
 
 from sspo_teach.catalog import METHODS, Method, method, table
+from sspo_teach.checks import check_gate, check_objective, check_unit
 from sspo_teach.credit import credit
 from sspo_teach.types import Rollout, Verified
 
-__all__ = ["METHODS", "Method", "Rollout", "Verified", "credit", "method", "table"]
+__all__ = [
+    "METHODS",
+    "Method",
+    "Rollout",
+    "Verified",
+    "check_gate",
+    "check_objective",
+    "check_unit",
+    "credit",
+    "method",
+    "table",
+]

@@ -1,9 +1,9 @@
 """Advantages: how much better a response did than the others to its prompt. Each gives (B, 1).
 
 Every estimator comes twice: on tensors, as ``normalized(rewards, group_ids)``, and on a rollout, as
-``group_normalized(rollout)``. Groups are given by id, so order and group sizes are free. A group whose rewards are all equal
-gets exactly 0: rounding would leave a residue that the division by std + ε can blow up (eight rewards of 0.1 in float32
-give |A| = 0.4 at ε = 1e-8).
+``group_normalized(rollout)``. Groups are given by id, so order and group sizes are free. A group whose rewards are all
+equal gets exactly 0: rounding would leave a residue that the division by std + ε can blow up (eight rewards of 0.1 in
+float32 give |A| = 0.4 at ε = 1e-8).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _gaps(rewards: Tensor, group_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """R − group mean in float64, exactly 0 in groups without signal; with the groups' index (B,) and sizes (N,)."""
     ids, group, size = _groups(rewards, group_ids)
     if (size < 2).any():
-        alone = ids[size < 2][0].item()
+        alone = int(ids[size < 2][0])
         raise ValueError(
             f"group_ids holds {alone} only once: a group of G = 1 has no one to be compared with; "
             f"sample at least 2 responses per prompt"
@@ -82,7 +82,7 @@ def _groups(rewards: Tensor, group_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]
             f"both must be (B,), one entry per response"
         )
     if not rewards.isfinite().all():
-        row = (~rewards.isfinite()).nonzero()[0].item()
+        row = int((~rewards.isfinite()).nonzero()[0])
         raise ValueError(f"rewards is {rewards[row].item()} at row {row}: every response needs a finite reward")
     return torch.unique(group_ids, return_inverse=True, return_counts=True)
 

@@ -1,8 +1,8 @@
 """Units: over which stretch of a response log-ratios are pooled. Each maps (B, T) log-ratios and mask to (B, T).
 
-A unit pools the *value* and keeps each token's *own gradient*, scaled so that ``response_mean`` gives the full gradient:
-a pool Σₜ wₜ zₜ carries L·wₜ·zₜ. With one advantage per response this equals differentiating through the pool; unlike
-that, it also takes one advantage per token (GSPO-token, arXiv 2507.18071, eq. 13).
+A unit pools the *value* and keeps each token's *own gradient*, scaled so that ``response_mean`` gives the full
+gradient: a pool Σₜ wₜ zₜ carries L·wₜ·zₜ. With one advantage per response this equals differentiating through the pool;
+unlike that, it also takes one advantage per token (GSPO-token, arXiv 2507.18071, eq. 13).
 """
 
 from __future__ import annotations
