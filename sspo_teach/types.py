@@ -59,6 +59,7 @@ class Task(Protocol):
     name: str
     vocab_size: int
     eos_id: int
+    stop_ids: tuple[int, ...]
     pad_id: int
     max_new_tokens: int
 

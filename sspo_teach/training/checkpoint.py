@@ -1,0 +1,125 @@
+"""Checkpoints that a kill at any moment cannot harm: written aside, then renamed. Tensors are safetensors, the rest is JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+KEEP = 2  # the newest, and one before it in case a disk loses the newest
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What ``load`` found: the iteration, the tensors by name, and the JSON state."""
+
+    step: int
+    model: Mapping[str, Tensor]
+    optimizer: Mapping[str, Tensor]
+    state: Mapping[str, Any]
+
+
+def save(
+    folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
+) -> Path:
+    """Write ``folder/step-N`` in one rename and delete all but the newest two."""
+    final, aside = folder / f"step-{step}", folder / f".writing-{step}"
+    shutil.rmtree(aside, ignore_errors=True)
+    aside.mkdir(parents=True)
+    save_file(_unshared(model), aside / "model.safetensors")
+    save_file(optimizer_tensors(optimizer), aside / "optimizer.safetensors")
+    (aside / "state.json").write_text(json.dumps({"step": step, **state}, indent=1))
+    for file in aside.iterdir():
+        _flush(file)
+    if final.exists():
+        shutil.rmtree(final)
+    aside.rename(final)
+    _flush(folder)
+    for old in found(folder)[:-KEEP]:
+        shutil.rmtree(folder / f"step-{old}")
+    return final
+
+
+def found(folder: Path) -> list[int]:
+    """The iterations that have a checkpoint, in order."""
+    return sorted(int(path.name[5:]) for path in folder.glob("step-*") if path.name[5:].isdigit())
+
+
+def load(folder: Path) -> Checkpoint:
+    """The newest checkpoint.
+
+    Raises:
+        ValueError: there is none.
+    """
+    steps = found(folder)
+    if not steps:
+        raise ValueError(f"resume=True, but {folder} holds no checkpoint; start the run without --resume")
+    path = folder / f"step-{steps[-1]}"
+    return Checkpoint(
+        step=steps[-1],
+        model=load_file(path / "model.safetensors"),
+        optimizer=load_file(path / "optimizer.safetensors"),
+        state=json.loads((path / "state.json").read_text()),
+    )
+
+
+def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """The optimizer's state as flat tensors, "parameter.entry" → tensor; the settings come from the run's config."""
+    states = optimizer.state_dict()["state"]
+    return {f"{i}.{name}": value.contiguous() for i, state in states.items() for name, value in state.items()}
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Put flat tensors back."""
+    states: dict[int, dict[str, Tensor]] = {}
+    for key, value in tensors.items():
+        i, name = key.split(".", 1)
+        states.setdefault(int(i), {})[name] = value
+    optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def restore_model(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Put weights back; tied ones were written once."""
+    missing, unexpected = model.load_state_dict(dict(tensors), strict=False)
+    missing = [name for name in missing if name not in _tied(model)]
+    if missing or unexpected:
+        raise ValueError(f"the checkpoint is of another model: missing {missing[:3]}, unexpected {unexpected[:3]}")
+
+
+def _unshared(model: nn.Module) -> dict[str, Tensor]:
+    tied = _tied(model)
+    return {name: value.contiguous() for name, value in model.state_dict().items() if name not in tied}
+
+
+def _tied(model: nn.Module) -> set[str]:
+    """Names of tensors that are another one's under a second name."""
+    seen: set[int] = set()
+    tied = set()
+    for name, value in model.state_dict().items():
+        if value.data_ptr() in seen and value.numel():
+            tied.add(name)
+        seen.add(value.data_ptr())
+    return tied
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file in one rename, so that a reader or a kill never meets half of it."""
+    aside = path.with_name(f".{path.name}.writing")
+    aside.write_text(text)
+    aside.replace(path)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,222 @@
+"""A run in one frozen record: every field is a command-line option and a line of config.json."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from sspo_teach.catalog import Method, method
+from sspo_teach.tensors import unknown
+
+AUTO: Any = None  # "choose by task": filled in by resolve()
+
+TASK_DEFAULTS: dict[str, dict[str, Any]] = {
+    "arithmetic": {
+        "model": "tiny", "steps": 120, "prompts": 64, "lr": 1e-3, "warmup_steps": 600, "max_new_tokens": 0,
+        "eval_problems": 1000, "eval_every": 20, "micro_batch": 0,
+    },
+    "bandit": {
+        "model": "tiny", "steps": 100, "prompts": 32, "lr": 1e-3, "warmup_steps": 0, "max_new_tokens": 0,
+        "eval_problems": 1000, "eval_every": 20, "micro_batch": 0,
+    },
+    "arithmetic-text": {
+        "model": "", "steps": 20, "prompts": 6, "lr": 5e-6, "warmup_steps": 0, "max_new_tokens": 12,
+        "eval_problems": 100, "eval_every": 5, "micro_batch": 24,
+    },
+    "gsm8k": {
+        "model": "", "steps": 100, "prompts": 8, "lr": 1e-6, "warmup_steps": 0, "max_new_tokens": 256,
+        "eval_problems": 200, "eval_every": 20, "micro_batch": 8,
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Config:
+    """Train a policy with one method on one task."""
+
+    task: Literal["arithmetic", "bandit", "arithmetic-text", "gsm8k"] = "arithmetic"
+    """What to learn. The first two need no download; the text tasks need --model."""
+    method: str = "sspo"
+    """A row of `sspo-teach methods`, with a preset after a colon if you like: sspo, grpo, sspo:gate-study."""
+    numbers: tuple[str, ...] = ()
+    """The method's own numbers as NAME=VALUE, e.g. --numbers tau_pos=10 tau_neg=12."""
+    model: str = AUTO
+    """'tiny' (a 0.3 M parameter Qwen2), or a folder, a .gguf file or a hub id."""
+    options: tuple[str, ...] = ()
+    """The task's own options as NAME=VALUE, e.g. --options digits=3 operations=+-."""
+    seed: int = 0
+    """Fixes prompts, samples and initial weights: same seed, same machine, same run."""
+    steps: int = AUTO
+    """Training iterations; each samples, scores and makes several updates."""
+    prompts: int = AUTO
+    """Prompts per iteration."""
+    group_size: int = 8
+    """G: responses per prompt, at least 2 where advantages use group statistics."""
+    minibatches: int = 4
+    """Optimizer updates per pass over a rollout batch. With one update in all, ratios stay 1 and every gate is inert."""
+    epochs: int = 1
+    """Passes over each rollout batch."""
+    micro_batch: int = AUTO
+    """Responses per forward and backward pass; 0 takes a whole minibatch. Changes memory, never the gradient."""
+    lr: float = AUTO
+    """Learning rate of AdamW."""
+    weight_decay: float = 0.0
+    """Weight decay of AdamW."""
+    max_grad_norm: float = 1.0
+    """The gradient's norm is limited to this; 0 leaves it as it is."""
+    beta: float = 0.0
+    """Weight of the KL divergence to the frozen initial policy."""
+    kl: Literal["k1", "k2", "k3"] = "k3"
+    """Estimator of that divergence."""
+    kl_in: Literal["loss", "reward"] = "loss"
+    """Where it enters: added to the loss, or subtracted from the reward (summed over tokens)."""
+    temperature: float = 1.0
+    """Of training samples; it enters the scored log-probabilities too."""
+    max_new_tokens: int = AUTO
+    """Longest response, counting its end token; 0 takes what the task's longest answer needs."""
+    warmup_steps: int = AUTO
+    """Supervised steps that give the tiny model a start worth training, as pretraining does. Cached."""
+    eval_problems: int = AUTO
+    """Held-out problems for the evaluation before, during and after."""
+    eval_every: int = AUTO
+    """Iterations between evaluations."""
+    save_every: int = 20
+    """Iterations between checkpoints; the last iteration is always saved."""
+    staleness_limit: float = 0.0
+    """Skip an update whose batch lies further than this mean k3 KL from its sampler; 0 never skips. Skips are counted."""
+    resample_limit: int = 3
+    """How often a method that keeps only groups with signal (DAPO) may sample again before it trains on what it has."""
+    reuse_sampler_logp: bool = False
+    """Take the sampler's own log-probabilities as the old ones and save the scoring pass (differences of about 1e-6)."""
+    share_prompts: bool = True
+    """Send each prompt through the model once and share its keys and values within the group."""
+    shuffle_rewards: bool = False
+    """Control experiment: permute rewards over the batch, so that nothing true can be learnt."""
+    device: str = "cpu"
+    """cpu, cuda or mps."""
+    dtype: Literal["float32", "float64"] = "float32"
+    """Of weights and activations."""
+    threads: int = 0
+    """CPU threads; 0 leaves torch's choice."""
+    out: str = ""
+    """The run's folder; by default runs/TASK-METHOD-sSEED."""
+    resume: bool = False
+    """Go on from the last checkpoint in the run's folder."""
+    overwrite: bool = False
+    """Delete a finished or interrupted run in that folder first."""
+
+    @property
+    def folder(self) -> Path:
+        return Path(self.out) if self.out else Path("runs") / f"{self.task}-{self.method.replace(':', '-')}-s{self.seed}"
+
+    @property
+    def rollouts(self) -> int:
+        """B: responses per iteration."""
+        return self.prompts * self.group_size
+
+
+def resolve(config: Config) -> Config:
+    """Fill in what depends on the task and refuse what cannot work.
+
+    Raises:
+        ValueError: names the option, its value and the fix.
+    """
+    known = TASK_DEFAULTS.get(config.task)
+    if known is None:
+        raise ValueError(unknown("task", config.task, TASK_DEFAULTS))
+    missing = {name: value for name, value in known.items() if getattr(config, name) is None}
+    config = dataclasses.replace(config, **missing)
+    if not config.model:
+        raise ValueError(
+            f"task={config.task!r} needs a pretrained model: give --model a folder, a .gguf file or a hub id "
+            "such as Qwen/Qwen2.5-0.5B-Instruct"
+        )
+    row = method_of(config)  # refuses unknown names now, not after minutes of warm-up
+    at_least = {
+        "steps": 0, "prompts": 1, "group_size": 1, "minibatches": 1, "epochs": 1, "micro_batch": 0, "max_new_tokens": 0,
+        "warmup_steps": 0, "eval_problems": 1, "eval_every": 1, "save_every": 1, "resample_limit": 0, "threads": 0,
+    }  # fmt: skip
+    for name, least in at_least.items():
+        if getattr(config, name) < least:
+            raise ValueError(f"{name}={getattr(config, name)}: must be at least {least}")
+    for name in ("lr", "temperature"):
+        value = getattr(config, name)
+        if not (value > 0 and math.isfinite(value)):
+            raise ValueError(f"{name}={value}: must be a positive number")
+    for name in ("weight_decay", "max_grad_norm", "beta", "staleness_limit"):
+        value = getattr(config, name)
+        if not (value >= 0 and math.isfinite(value)):
+            raise ValueError(f"{name}={value}: must be 0 or a positive number")
+    if row.critic is None and config.group_size < 2:
+        raise ValueError(
+            f"group_size={config.group_size}: {config.method} compares the responses to one prompt; use 2 or more"
+        )
+    if config.prompts % config.minibatches:
+        raise ValueError(
+            f"minibatches={config.minibatches}: must divide prompts={config.prompts}, because a minibatch is made of whole "
+            f"groups; the nearest choices are {_divisors_near(config.prompts, config.minibatches)}"
+        )
+    if config.resume and config.overwrite:
+        raise ValueError("resume=True and overwrite=True contradict each other; give one of them")
+    return config
+
+
+def method_of(config: Config) -> Method:
+    """The row of ``--method`` at ``--numbers``, which overrule its preset's."""
+    row = method(config.method)
+    return row.with_numbers(**parse_pairs("numbers", config.numbers, dict.fromkeys(row.numbers, _number)))
+
+
+def options_of(config: Config, kind: Callable[..., Any]) -> dict[str, Any]:
+    """``--options`` as keywords of ``kind``, each converted to the type of its default."""
+    parameters = inspect.signature(kind).parameters.values()
+    readers = {p.name: _reader(p.default) for p in parameters if p.default is not p.empty and p.name != "max_new_tokens"}
+    return parse_pairs("options", config.options, readers)
+
+
+def parse_pairs(argument: str, pairs: tuple[str, ...], readers: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
+    """Read NAME=VALUE words; an unknown name or a value that does not fit is refused by name."""
+    out: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals:
+            raise ValueError(f"{argument}={pair!r}: write NAME=VALUE, e.g. {next(iter(readers), 'name')}=1")
+        if name not in readers:
+            raise ValueError(unknown(f"name in {argument}", name, readers))
+        try:
+            out[name] = readers[name](text)
+        except ValueError as error:
+            raise ValueError(f"{argument}={pair!r}: {text!r} does not fit {name}: {error}") from error
+    return out
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError("a finite number is needed")
+    return value
+
+
+def _reader(default: Any) -> Callable[[str], Any]:
+    if isinstance(default, bool):
+        return _yes_or_no
+    if isinstance(default, tuple):
+        kind = type(default[0]) if default else str
+        return lambda text: tuple(kind(part) for part in text.split(","))
+    return type(default) if isinstance(default, (int, float)) else str
+
+
+def _yes_or_no(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError("write true or false")
+    return text.lower() == "true"
+
+
+def _divisors_near(n: int, wanted: int) -> str:
+    divisors = sorted((d for d in range(1, n + 1) if n % d == 0), key=lambda d: (abs(d - wanted), d))
+    return " or ".join(str(d) for d in sorted(divisors[:2]))

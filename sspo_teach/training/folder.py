@@ -1,0 +1,187 @@
+"""The run's folder: what a reader of a run finds, and what a resumed run needs."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import os
+import platform
+import shutil
+from collections.abc import Iterable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sspo_teach.training.checkpoint import write_text
+from sspo_teach.training.config import Config
+from sspo_teach.training.diagnostics import COLUMNS
+
+FREE = ("steps", "out", "resume", "overwrite", "threads", "eval_every", "save_every")
+"""What may differ between a run and its resumption. More ``steps`` lengthen a run; a curriculum by progress refuses that."""
+
+TIMES = ("step", "sample", "score", "train", "total")
+
+
+class RunFolder:
+    """``config.json``, ``environment.json``, ``history.csv``, ``timing.csv``, ``samples.jsonl``, ``evaluation.json``,
+    ``curve.png`` and ``checkpoints/step-N/`` of one run. History holds no clock, so the same run writes the same bytes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.checkpoints = path / "checkpoints"
+
+    def create(self, config: Config, numbers: Mapping[str, Any]) -> None:
+        """Start anew.
+
+        Raises:
+            ValueError: the folder holds a run, and the config does not say what to do with it.
+        """
+        if (self.path / "config.json").exists():
+            if not config.overwrite:
+                raise ValueError(
+                    f"{self.path} already holds a run: --resume goes on with it, --overwrite starts it again, "
+                    "--out FOLDER puts this one elsewhere"
+                )
+            for name in ("checkpoints", "reference"):
+                shutil.rmtree(self.path / name, ignore_errors=True)
+            for name in ("history.csv", "timing.csv", "samples.jsonl", "evaluation.json", "curve.png", "config.json"):
+                (self.path / name).unlink(missing_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
+        settings = {**dataclasses.asdict(config), "method_numbers": dict(numbers)}
+        write_text(self.path / "environment.json", json.dumps(environment(config), indent=1))
+        write_text(self.path / "config.json", json.dumps(settings, indent=1))
+
+    def reopen(self, config: Config) -> None:
+        """Check that ``config`` continues the run that is here.
+
+        Raises:
+            ValueError: there is no run, or it was another one.
+        """
+        before = read_config(self.path)
+        for field in dataclasses.fields(Config):
+            old, new = getattr(before, field.name), getattr(config, field.name)
+            if field.name not in FREE and old != new:
+                raise ValueError(
+                    f"{field.name}={new!r}: the run in {self.path} was started with {field.name}={old!r}; "
+                    "resume it with that, or start another with --out FOLDER"
+                )
+
+    def trim(self, step: int) -> None:
+        """Forget what was written after the checkpoint of ``step``; a half-written last line goes too."""
+        for name, columns in (("history.csv", tuple(COLUMNS)), ("timing.csv", TIMES)):
+            rows = [row for row in read_rows(self.path / name) if _whole(row, columns) and int(row["step"]) <= step]
+            self._rewrite(name, columns, rows)
+        kept = [line for line in _json_lines(self.path / "samples.jsonl") if line["step"] <= step]
+        write_text(self.path / "samples.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
+        kept = [line for line in self.evaluations() if line["step"] <= step]
+        write_text(self.path / "evaluation.json", json.dumps(kept, indent=1))
+
+    def append(self, row: Mapping[str, Any], times: Mapping[str, float]) -> None:
+        """One line of history, one of timing."""
+        self._append("history.csv", tuple(COLUMNS), row)
+        self._append("timing.csv", TIMES, times)
+
+    def evaluations(self) -> list[dict[str, Any]]:
+        """All evaluations so far: ``{"step": N, "greedy": …, "sampled": …}``."""
+        path = self.path / "evaluation.json"
+        return json.loads(path.read_text()) if path.exists() else []
+
+    def add_evaluation(self, step: int, found: Mapping[str, Any]) -> None:
+        with (self.path / "samples.jsonl").open("a") as file:
+            for way in ("greedy", "sampled"):
+                for text in found[way]["samples"]:
+                    file.write(json.dumps({"step": step, "way": way, "text": text}) + "\n")
+        kept = {way: {k: v for k, v in found[way].items() if k != "samples"} for way in ("greedy", "sampled")}
+        write_text(self.path / "evaluation.json", json.dumps([*self.evaluations(), {"step": step, **kept}], indent=1))
+
+    def history(self) -> list[dict[str, float]]:
+        """``history.csv`` as numbers; an empty cell is NaN."""
+        return read_history(self.path)
+
+    def _append(self, name: str, columns: tuple[str, ...], row: Mapping[str, Any]) -> None:
+        path = self.path / name
+        if not path.exists():
+            self._rewrite(name, columns, [])
+        with path.open("a", newline="") as file:
+            csv.DictWriter(file, columns, restval="", extrasaction="raise").writerow(row)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def _rewrite(self, name: str, columns: tuple[str, ...], rows: Iterable[Mapping[str, Any]]) -> None:
+        aside = self.path / f".{name}.writing"
+        with aside.open("w", newline="") as file:
+            writer = csv.DictWriter(file, columns)
+            writer.writeheader()
+            writer.writerows(rows)
+        aside.replace(self.path / name)
+
+
+def read_config(path: Path) -> Config:
+    """The config of the run in ``path``.
+
+    Raises:
+        ValueError: no run is there, or its config cannot be read.
+    """
+    file = path / "config.json"
+    if not file.exists():
+        raise ValueError(f"{path} holds no run: config.json is missing; `sspo-teach train` writes one")
+    try:
+        settings = json.loads(file.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file} is not JSON ({error}); the run cannot be read") from error
+    names = {field.name for field in dataclasses.fields(Config)}
+    known = {name: value for name, value in settings.items() if name in names}
+    return Config(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
+
+
+def read_history(path: Path) -> list[dict[str, float]]:
+    """``history.csv`` in ``path`` as numbers; an empty cell is NaN."""
+    rows = read_rows(path / "history.csv")
+    return [{name: float(cell) if cell else float("nan") for name, cell in row.items()} for row in rows]
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def environment(config: Config) -> dict[str, Any]:
+    """What a reader needs to repeat the run: versions, machine, and the settings in force."""
+    packages = ("sspo_teach", "torch", "transformers", "numpy", "gymnasium")
+    return {
+        "python": platform.python_version(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "packages": {name: _version(name) for name in packages},
+        "device": torch.cuda.get_device_name() if config.device.startswith("cuda") else config.device,
+        "threads": torch.get_num_threads(),
+        "seed": config.seed,
+        "sampling": {"temperature": config.temperature, "top_k": 0, "top_p": 1.0},
+        "logp_old": "the sampler's own" if config.reuse_sampler_logp else "scored by the training forward",
+        "prompts": "shared within the group" if config.share_prompts else "repeated for each response",
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _whole(row: Mapping[str, str | None], columns: tuple[str, ...]) -> bool:
+    return all(row.get(name) is not None for name in columns) and (row["step"] or "").isdigit()
+
+
+def _json_lines(path: Path) -> list[dict[str, Any]]:
+    lines = []
+    for line in path.read_text().splitlines() if path.exists() else []:
+        try:
+            lines.append(json.loads(line))
+        except json.JSONDecodeError:  # the last line of a killed run
+            continue
+    return lines

@@ -1,0 +1,330 @@
+"""The trainer: sample, score, several updates per batch, look at the credit, write it down. One class for every method."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from sspo_teach.catalog import Method
+from sspo_teach.credit import credit
+from sspo_teach.objectives.normalize import Normalizer, with_counts
+from sspo_teach.objectives.regularizers import kl_penalty
+from sspo_teach.policies.causal_lm import CausalLM, load_policy, load_tokenizer, tiny_qwen2
+from sspo_teach.policies.sampling import Sampling
+from sspo_teach.tasks import TEXTS, TOYS
+from sspo_teach.training import checkpoint, diagnostics
+from sspo_teach.training.config import Config, method_of, options_of, resolve
+from sspo_teach.training.evaluation import evaluate
+from sspo_teach.training.folder import RunFolder
+from sspo_teach.training.rollout import Batch, collect, forward, micro_batches, minibatches
+from sspo_teach.training.warmup import warmed
+from sspo_teach.types import Rollout, Task
+
+PATIENCE = 5  # iterations without any signal before a warning
+
+OnStep = Callable[[Mapping[str, float], "Trainer"], None]
+
+
+class TrainingWarning(UserWarning):
+    """The run goes on, but a reader should know."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one minibatch left behind; tensors are (rows, T) or (rows, 1)."""
+
+    rows: Tensor
+    logp: Tensor
+    credit: Tensor
+    aggregation: Tensor
+    loss: float
+    grad_norm: float
+    applied: bool
+
+
+class Trainer:
+    """One run. ``Trainer(Config(...)).run()`` trains; everything it made lies in ``config.folder``.
+
+    Args:
+        config: what to do; what depends on the task is filled in.
+        on_step: called after each iteration with the history row and the trainer, so that any logger attaches.
+        quiet: no progress bar.
+
+    Raises:
+        ValueError: an option that cannot work, by name.
+    """
+
+    def __init__(self, config: Config, *, on_step: OnStep | None = None, quiet: bool = False) -> None:
+        self.config = config = resolve(config)
+        self.method: Method = method_of(config)
+        self.on_step, self.quiet = on_step, quiet
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        self.folder = RunFolder(config.folder)
+        if config.resume:
+            self.folder.reopen(config)
+        else:
+            self.folder.create(config, self.method.numbers)
+        self.task, self.policy = build(config, quiet=quiet)
+        self.normalizer: Normalizer = self.method.normalize(self.task.max_new_tokens)
+        self.controller = self.method.controller()
+        self.reference = self._reference()
+        self.optimizer = torch.optim.AdamW(
+            self.policy.model.parameters(), lr=config.lr, weight_decay=config.weight_decay
+        )
+        self.step = 0
+        self.counts = {"responses": 0, "tokens": 0, "updates": 0, "rejected": 0}
+        self.without_signal = 0
+        self.stop = False  # set it from a signal handler or a callback: the run ends after this iteration
+        self.clock = Clock()
+        if config.resume:
+            self._restore()
+        if config.minibatches * config.epochs == 1:
+            self._warn("one update per rollout batch: every ratio is 1, so no clip and no gate can ever act")
+
+    def run(self) -> Path:
+        """Train to ``config.steps`` or until ``stop`` is set; returns the run's folder."""
+        config = self.config
+        if self.step == 0:
+            self.evaluate()
+            self.save()
+        bar = tqdm(
+            total=config.steps, initial=self.step, desc=f"{config.task} {config.method}", unit="it", disable=self.quiet
+        )
+        with bar:
+            while self.step < config.steps and not self.stop:
+                row = self.iterate()
+                bar.update()
+                bar.set_postfix_str(f"reward {row['reward']:.3f}  entropy {row['entropy']:.2f}  moved {row['moved']:.1%}")
+                last = self.step == config.steps or self.stop
+                if self.step % config.eval_every == 0 or last:
+                    self.evaluate()
+                if self.step % config.save_every == 0 or last:
+                    self.save()
+        return self.folder.path
+
+    def iterate(self) -> dict[str, float]:
+        """One iteration: sample a batch, make ``epochs × minibatches`` updates, write a row of history."""
+        began = time.perf_counter()
+        self.step += 1
+        batch = collect(self.policy, self.reference, self.task, self.method, self.config, self.step, self.clock)
+        with self.clock("train"):
+            advantages = self.method.advantage(batch.rollout)
+            updates = [
+                self.update(batch.rollout, advantages, rows)
+                for _ in range(self.config.epochs)
+                for rows in minibatches(batch.rollout, self.config)
+            ]
+            row = self._row(batch, advantages, updates)
+        self.folder.append(row, {"step": self.step, **self.clock.take(), "total": time.perf_counter() - began})
+        self._look(row)
+        if self.on_step is not None:
+            self.on_step(row, self)
+        return row
+
+    def update(self, rollout: Rollout, advantages: Tensor, rows: Tensor) -> Update:
+        """One optimizer step on the minibatch ``rows``. Its gradient does not depend on how it is cut into micro-batches."""
+        batch, advantages = rollout.select(rows), advantages[rows]
+        hyper = dict(self.controller.hyper())
+        normalize = with_counts(self.normalizer, batch.mask)
+        logp, pull = self._push(batch, advantages, normalize, hyper)
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self.config.max_grad_norm or torch.inf)
+        limit = self.config.staleness_limit
+        applied = bool(norm.isfinite()) and not (limit and diagnostics.behaviour_kl(logp, batch) > limit)
+        if applied:
+            self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.counts["updates" if applied else "rejected"] += 1
+        self.controller.observe(batch, logp)
+        with torch.no_grad():
+            loss = self._objective(logp, batch, advantages, normalize, hyper)
+        aggregation = diagnostics.aggregation_of(normalize, batch.mask)
+        return Update(rows, logp, pull, aggregation, loss.item(), norm.item(), applied)
+
+    def _push(
+        self, batch: Rollout, advantages: Tensor, normalize: Normalizer, hyper: Mapping[str, Any]
+    ) -> tuple[Tensor, Tensor]:
+        """Leave the minibatch's gradient in the model; returns log-probabilities and the objective's credit, (rows, T).
+
+        Credit is all that the objective says, so a micro-batch only needs its rows of it. Where credit couples the rows,
+        it is taken first, from a pass without gradient over all of them.
+        """
+        pieces = micro_batches(torch.arange(len(batch.mask)), self.config)
+        coupled = None
+        if not self.method.separable and len(pieces) > 1:
+            with torch.no_grad():
+                whole = torch.cat([self._logp(batch.select(piece)) for piece in pieces])
+            coupled = self._credit(whole, batch, advantages, normalize, hyper)
+        logps, credits = [], []
+        for piece in pieces:
+            part = batch.select(piece)
+            logp = self._logp(part)
+            if coupled is None:
+                found = self._credit(logp.detach(), part, advantages[piece], normalize, hyper)
+            else:
+                found = coupled[piece]
+            pull = found if self._kl_free else found + self._kl_credit(logp.detach(), part, normalize)
+            logp.backward(-pull.to(logp.dtype))
+            logps.append(logp.detach())
+            credits.append(found)
+        return torch.cat(logps), torch.cat(credits)
+
+    def _logp(self, part: Rollout) -> Tensor:
+        return forward(self.policy.logp, part, self.config)[0]
+
+    def _objective(self, logp: Tensor, part: Rollout, advantages: Tensor, normalize: Normalizer, hyper: Any) -> Tensor:
+        fields = {name: getattr(part, name) for name in self.method.needs}
+        return self.method.objective(
+            logp, part.logp_old, advantages, part.mask, normalize=normalize, **fields, **hyper
+        )
+
+    def _credit(self, logp: Tensor, part: Rollout, advantages: Tensor, normalize: Normalizer, hyper: Any) -> Tensor:
+        fields = {name: getattr(part, name) for name in self.method.needs}
+        return credit(
+            self.method.objective, logp, part.logp_old, advantages, part.mask, normalize=normalize, **fields, **hyper
+        )
+
+    @property
+    def _kl_free(self) -> bool:
+        return self.reference is None or self.config.kl_in == "reward"
+
+    def _kl_credit(self, logp: Tensor, part: Rollout, normalize: Normalizer) -> Tensor:
+        assert part.logp_ref is not None
+        numbers = {"beta": self.config.beta, "estimator": self.config.kl, "normalize": normalize}
+        with torch.enable_grad():
+            leaf = logp.requires_grad_()
+            (gradient,) = torch.autograd.grad(kl_penalty(leaf, part.logp_ref, part.mask, **numbers), leaf)
+        return -gradient
+
+    def evaluate(self) -> dict[str, Any]:
+        """Judge the policy on held-out problems and write it down."""
+        config = self.config
+        sampling = Sampling(temperature=config.temperature)
+        found = evaluate(self.policy, self.task, config.eval_problems, seed=config.seed, sampling=sampling)
+        self.folder.add_evaluation(self.step, found)
+        return found
+
+    def save(self) -> None:
+        """Write a checkpoint from which the run goes on to the same bits."""
+        state = {"counts": self.counts, "without_signal": self.without_signal, "controller": self.controller.state_dict()}
+        checkpoint.save(self.folder.checkpoints, self.step, self.policy.model, self.optimizer, state)
+
+    def _restore(self) -> None:
+        found = checkpoint.load(self.folder.checkpoints)
+        checkpoint.restore_model(self.policy.model, found.model)
+        checkpoint.restore_optimizer(self.optimizer, found.optimizer)
+        self.step, self.counts = found.step, dict(found.state["counts"])
+        self.without_signal = found.state["without_signal"]
+        self.controller.load_state_dict(found.state["controller"])
+        self.folder.trim(self.step)
+
+    def _reference(self) -> CausalLM | None:
+        """The frozen initial policy, kept in the run's folder so that a resumed run has the same one."""
+        if self.config.beta == 0:
+            return None
+        path = self.folder.path / "reference"
+        if not (path / "config.json").exists():
+            self.policy.save(path)
+        dtype = next(self.policy.model.parameters()).dtype
+        return load_policy(path, device=self.config.device, dtype=dtype).requires_grad_(False)
+
+    def _row(self, batch: Batch, advantages: Tensor, updates: list[Update]) -> dict[str, float]:
+        rollout = batch.rollout
+        self.counts["responses"] += batch.responses
+        self.counts["tokens"] += int(batch.tokens)
+        first, rows = updates[0], torch.cat([update.rows for update in updates])
+        start = rollout.select(first.rows)
+        away = (first.logp - start.logp_old).exp().sub(1).abs()[start.mask]
+        seen = diagnostics.summarize(
+            torch.cat([update.credit for update in updates]),
+            rollout.select(rows),
+            torch.cat([update.logp for update in updates]),
+            advantages[rows],
+            torch.cat([update.aggregation for update in updates]),
+        )
+        return {
+            "step": self.step,
+            **self.counts,
+            "resampled": batch.resampled,
+            **diagnostics.of_samples(rollout, batch.task_rewards, batch.entropy),
+            "grad_norm": sum(update.grad_norm for update in updates) / len(updates),
+            "loss": sum(update.loss for update in updates) / len(updates),
+            "ratio_error": away.max().item() if away.numel() else 0.0,
+            **seen,
+        }
+
+    def _look(self, row: Mapping[str, float]) -> None:
+        self.without_signal = self.without_signal + 1 if row["dead_groups"] == 1 else 0
+        if self.without_signal == PATIENCE:
+            self._warn(
+                f"no group had two different rewards for {PATIENCE} iterations: nothing is learnt. Mean reward "
+                f"{row['reward']:.3f}; take easier or harder problems, a larger group, or a longer warm-up"
+            )
+        if row["finished"] == 0 and self.step == 1:
+            self._warn(
+                "no response ended within max_new_tokens: take more tokens, or check the prompt and its chat template"
+            )
+
+    def _warn(self, message: str) -> None:
+        warnings.warn(message, TrainingWarning, stacklevel=3)
+
+
+class Clock:
+    """Seconds by name. ``with clock("sample"): …`` adds; ``take()`` reads and starts again."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(("sample", "score", "train"), 0.0)
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.perf_counter() - began
+
+    def take(self) -> dict[str, float]:
+        taken, self.seconds = self.seconds, dict.fromkeys(self.seconds, 0.0)
+        return taken
+
+
+def build(config: Config, *, quiet: bool = False) -> tuple[Task, CausalLM]:
+    """The task and the initial policy of a run; a tiny model is warmed up first."""
+    dtype = getattr(torch, config.dtype)
+    length = {"max_new_tokens": config.max_new_tokens} if config.max_new_tokens else {}
+    if config.task in TOYS:
+        make, options = TOYS[config.task]
+        task: Task = make(**options_of(config, options), **length)
+        tokenizer = None
+    else:
+        tokenizer = load_tokenizer(config.model)
+        make = TEXTS[config.task]
+        task = make(tokenizer, **options_of(config, make), **length)
+    if config.model == "tiny":
+        policy = tiny_qwen2(task.vocab_size, seed=config.seed, dtype=dtype)
+        policy = policy.to(config.device)
+        if config.warmup_steps:
+            label = f"{config.task} {sorted(config.options)} {config.max_new_tokens}"
+            policy = warmed(policy, task, config.warmup_steps, seed=config.seed, label=label, quiet=quiet)
+    else:
+        policy = load_policy(config.model, device=config.device, dtype=dtype)
+    if policy.vocab_size < task.vocab_size:
+        raise ValueError(
+            f"model={config.model!r} knows {policy.vocab_size} tokens, the task needs {task.vocab_size}; "
+            "take a model with this tokenizer"
+        )
+    return task, policy
+
+
+def train(config: Config, *, on_step: OnStep | None = None, quiet: bool = False) -> Path:
+    """Run ``config`` from start (or checkpoint) to end; returns the run's folder."""
+    return Trainer(config, on_step=on_step, quiet=quiet).run()
