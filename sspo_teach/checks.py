@@ -390,15 +390,19 @@ class _Gate:
     weight: float
 
     def __call__(self, log_x: Tensor, advantages: Tensor) -> Tensor:
-        """f, whichever of f and log f the gate returns."""
-        out = self.gate(log_x, advantages, **self.numbers)
-        return out.exp() if _name(self.gate).startswith("log_") else out
+        """f or log f, as the gate returns it."""
+        return self.gate(log_x, advantages, **self.numbers)
 
     def slope(self, log_x: Tensor, advantages: Tensor) -> Tensor:
-        """∂f/∂log x, what multiplies ∇log π."""
+        """∂f/∂log x or ∂log f/∂log x."""
         leaf = log_x.detach().clone().requires_grad_()
         (slope,) = torch.autograd.grad(self(leaf, advantages).sum(), leaf)
         return slope
+
+    def on_policy(self, log_x: Tensor, advantages: Tensor) -> Tensor:
+        """∂f/∂log x, what multiplies ∇log π, whichever of f and log f the gate returns."""
+        slope = self.slope(log_x, advantages)
+        return slope * self(log_x, advantages).exp() if _name(self.gate).startswith("log_") else slope
 
 
 def _grid(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
@@ -411,7 +415,7 @@ def _grid(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:
 def _gate_on_policy(gate: _Gate) -> Iterator[Any]:
     _, advantages = _grid()
     zero = torch.zeros(2, 3, dtype=torch.float64)
-    yield from _differ(torch.full_like(zero, gate.weight), gate.slope(zero, advantages))
+    yield from _differ(torch.full_like(zero, gate.weight), gate.on_policy(zero, advantages))
 
 
 def _gate_slope(gate: _Gate) -> Iterator[Any]:
@@ -458,7 +462,7 @@ def _gate_expanded(gate: _Gate) -> Iterator[Any]:
 
 def _gate_finite(gate: _Gate) -> Iterator[Any]:
     log_x, advantages = _grid(torch.float32)
-    for what, x in (("f", gate(log_x, advantages)), ("slope", gate.slope(log_x, advantages))):
+    for what, x in (("value", gate(log_x, advantages)), ("slope", gate.slope(log_x, advantages))):
         for row, token in (~x.isfinite()).nonzero().tolist():
             yield row, token, f"a finite {what} at log x = {log_x[row, token]:g}", f"{x[row, token].item()}"
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from sspo_teach.tensors import check_shapes, check_values
+from sspo_teach.tensors import check_shapes, check_values, promote
 
 
 def credit(
@@ -27,7 +27,7 @@ def credit(
     check_shapes(logp=logp, logp_old=logp_old, mask=mask, advantages=advantages)
     check_values(logp=logp, logp_old=logp_old, mask=mask, advantages=advantages)
     with torch.enable_grad():
-        leaf = logp.detach().to(torch.promote_types(logp.dtype, torch.float32)).requires_grad_()
+        leaf = promote(logp.detach()).requires_grad_()
         loss = objective(leaf, logp_old.detach(), advantages.detach(), mask, **numbers)
         if not loss.requires_grad:  # a batch without a single term, or an objective that ignores logp
             return torch.zeros_like(leaf).detach()

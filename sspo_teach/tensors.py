@@ -26,7 +26,12 @@ def log_ratio(logp: Tensor, logp_old: Tensor, mask: Tensor) -> Tensor:
     The only place that masks inputs; by ``where``, since 0 · NaN is NaN. No gradient flows into ``logp_old``.
     """
     check_shapes(logp=logp, logp_old=logp_old, mask=mask)
-    return limit(torch.where(mask.bool(), _promote(logp) - _promote(logp_old.detach()), 0.0))
+    return limit(torch.where(mask.bool(), promote(logp) - promote(logp_old.detach()), 0.0))
+
+
+def promote(x: Tensor) -> Tensor:
+    """``x`` in float32 at least; float64 stays."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def limit(log_x: Tensor) -> Tensor:
@@ -36,7 +41,7 @@ def limit(log_x: Tensor) -> Tensor:
 
 def stale(logp: Tensor, logp_old: Tensor, mask: Tensor) -> Tensor:
     """The share of response tokens whose log-ratio ``log_ratio`` had to limit; a scalar, 0 where there is no token."""
-    beyond = (_promote(logp.detach()) - _promote(logp_old.detach())).abs() > LIMIT
+    beyond = (promote(logp.detach()) - promote(logp_old.detach())).abs() > LIMIT
     return masked_sum(beyond.float(), mask).sum() / lengths(mask).sum().clamp(min=1)
 
 
@@ -152,7 +157,3 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"unknown {kind}: {name!r}; {hint}known: {', '.join(known) or 'none'}"
-
-
-def _promote(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))

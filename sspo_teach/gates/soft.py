@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from sspo_teach.tensors import check_positive
+from sspo_teach.tensors import check_positive, promote
 
 
 def temperature(advantages: Tensor, tau_pos: float, tau_neg: float) -> Tensor:
     """τ_pos where A > 0 and τ_neg elsewhere (A = 0 contributes nothing, so its side does not matter); shape of A."""
     check_positive(tau_pos=tau_pos, tau_neg=tau_neg)
-    return torch.where(advantages > 0, tau_pos, tau_neg).to(advantages.dtype)
+    return torch.full_like(promote(advantages), tau_neg).masked_fill(advantages > 0, tau_pos)
 
 
 def log_sigmoid(log_x: Tensor, advantages: Tensor, tau_pos: float, tau_neg: float) -> Tensor:

@@ -18,20 +18,23 @@ def token(log_r: Tensor, mask: Tensor) -> Tensor:
 
 
 def sequence(log_r: Tensor, mask: Tensor) -> Tensor:
-    """The mean over the response, log of the geometric mean of ρ; w = 1/L, so a token carries its own gradient once."""
-    return with_value(masked_mean(log_r, mask), log_r)
+    """The mean over the response, log of the geometric mean; w = 1/L, so a token carries its own gradient once."""
+    return _pooled(masked_mean(log_r, mask), log_r)
 
 
 def product(log_r: Tensor, mask: Tensor) -> Tensor:
-    """The sum over the response, log of the product of ρ, limited to ±20; w = 1, so a token carries it L times."""
-    total = masked_sum(log_r, mask)
-    return with_value(limit(total), log_r * lengths(mask) * (total.abs() <= LIMIT))
+    """The sum over the response, log of the product; w = 1, so a token carries its own gradient L times."""
+    return _pooled(masked_sum(log_r, mask), log_r * lengths(mask))
 
 
 def prefix(log_r: Tensor, mask: Tensor) -> Tensor:
-    """The running sum, log of the product of ρ up to t, limited to ±20; token t's term touches token t's gradient only.
+    """The running sum, log of the product up to t; the term of token t touches the gradient of token t only.
 
     Differs by design from differentiating through the sum, where an early token would also collect all later terms.
     """
-    total = log_r.where(mask.bool(), 0.0).cumsum(dim=1)
-    return with_value(limit(total), log_r * (total.abs() <= LIMIT))
+    return _pooled(log_r.where(mask.bool(), 0.0).cumsum(dim=1), log_r)
+
+
+def _pooled(pool: Tensor, own: Tensor) -> Tensor:
+    """The pool, limited like a single log-ratio since sums grow with L and log f with 1/τ; zero gradient outside."""
+    return with_value(limit(pool), own * (pool.abs() <= LIMIT))

@@ -1,0 +1,146 @@
+"""The shipped laws hold for every shipped method, gate and unit, and each can fail, with a report that reads."""
+
+import pytest
+import torch
+
+from sspo_teach import METHODS, check_gate, check_objective, check_unit, gates
+from sspo_teach.objectives import units
+from sspo_teach.tensors import masked_mean, masked_sum
+
+EPS, TAU = {"eps_low": 0.2, "eps_high": 0.28}, {"tau_pos": 1.0, "tau_neg": 1.05}
+GATES = {
+    "identity": {},
+    "log_identity": {},
+    "clip": EPS,
+    "log_clip": {"lower": -0.4, "upper": 0.3},
+    "dual_clip": {**EPS, "ratio_cap": 3.0},
+    "sigmoid": TAU,
+    "log_sigmoid": TAU,
+    "log_arctan": TAU,
+    "log_arctan_log_ratio": TAU,
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_objectives(name):
+    row = METHODS[name]
+    report = check_objective(row.objective, needs=row.needs, separable=row.separable)
+    assert report, report
+
+
+@pytest.mark.parametrize("numbers", METHODS["sspo"].presets.values(), ids=METHODS["sspo"].presets)
+def test_presets(numbers):
+    assert check_objective(METHODS["sspo"].objective, **numbers)
+
+
+def test_every_gate_is_checked():
+    known = {name for name in gates.__all__ if name not in ("bounds", "score")}
+    assert known == set(GATES)
+
+
+@pytest.mark.parametrize("name", GATES)
+def test_gates(name):
+    report = check_gate(getattr(gates, name), **GATES[name])
+    assert report, report
+
+
+@pytest.mark.parametrize("tau", [0.01, 0.3, 12.0])
+@pytest.mark.parametrize("name", ["sigmoid", "log_sigmoid", "log_arctan", "log_arctan_log_ratio"])
+def test_soft_gates_at_other_temperatures(name, tau):
+    report = check_gate(getattr(gates, name), tau_pos=tau, tau_neg=tau)
+    assert report, report
+
+
+@pytest.mark.parametrize("tau", [1e-6, 0.05, 50.0])
+@pytest.mark.parametrize("name", ["sapo", "sspo", "sspo_sigmoid", "sspo_log_ratio"])
+def test_soft_objectives_at_extreme_temperatures(name, tau):
+    """log f reaches π/(2τ): at τ = 0.01 its exponential would leave float32, were pools not limited."""
+    report = check_objective(METHODS[name].objective, tau_pos=tau, tau_neg=tau)
+    assert report, report
+
+
+@pytest.mark.parametrize("name", ["token", "sequence", "product"])
+def test_units(name):
+    report = check_unit(getattr(units, name))
+    assert report, report
+
+
+def test_prefixes_differ_by_design():
+    assert check_unit(units.prefix, exact=False)
+    assert check_unit(units.prefix).broken == ("full gradient",)
+
+
+BROKEN_GATES = {
+    "on-policy": lambda log_x, advantages: 2 * log_x,
+    "slope": lambda log_x, advantages: log_x.detach().exp() * log_x,
+    "increasing": lambda log_x, advantages: log_x.sin(),
+    "way back": lambda log_x, advantages: log_x.exp().clamp(0.8, 1.2),
+    "tokenwise": lambda log_x, advantages: log_x.exp() + log_x.mean(1, keepdim=True).detach(),
+    "expanded": lambda log_x, advantages: log_x.exp() * advantages.shape[1],
+    "finite": lambda log_x, advantages: log_x.exp() ** 5 / 5,
+}
+BROKEN_UNITS = {
+    "shape": masked_mean,
+    "on-policy": lambda log_r, mask: log_r + 1,
+    "padding": lambda log_r, mask: log_r.mean(1, keepdim=True) + log_r - log_r.detach(),
+    "rows": lambda log_r, mask: log_r + masked_mean(log_r, mask).mean().detach(),
+    "own gradient": lambda log_r, mask: masked_mean(log_r, mask).expand_as(log_r),
+    "full gradient": lambda log_r, mask: units.product(log_r, mask) - (log_r - log_r.detach()),
+    "finite": lambda log_r, mask: masked_sum(log_r, mask).expand_as(log_r),
+}
+
+
+@pytest.mark.parametrize("law", BROKEN_GATES)
+def test_each_law_of_gates_can_fail(law):
+    assert law in check_gate(BROKEN_GATES[law]).broken
+
+
+@pytest.mark.parametrize("law", BROKEN_UNITS)
+def test_each_law_of_units_can_fail(law):
+    assert law in check_unit(BROKEN_UNITS[law]).broken
+
+
+def test_all_laws_of_gates_and_units_are_covered():
+    assert set(BROKEN_GATES) == set(check_gate(gates.identity).laws)
+    assert set(BROKEN_UNITS) == set(check_unit(units.token).laws)
+
+
+def test_the_report_reads():
+    def naive(logp, logp_old, advantages, mask):
+        return -((logp - logp_old).exp() * advantages * mask).sum() / mask.sum()
+
+    report = check_objective(naive)
+    assert not report
+    assert set(report.broken) == {"padding", "nothing", "finite", "no leak"}
+    line = next(line for line in str(report).splitlines() if "padding" in line)
+    assert line == (
+        "  padding: row 0, token 3: expected 0, found nan "
+        "(padding may hold NaN, inf or 1e30: mask by where, since 0 · NaN is NaN)"
+    )
+    assert str(report).startswith("check_objective(naive): 4 of 13 laws are broken")
+    assert str(check_gate(gates.identity)) == "check_gate(identity): all 7 laws hold"
+
+
+def test_a_subject_that_raises_is_reported_not_raised():
+    def broken(logp, logp_old, advantages, mask):
+        raise RuntimeError("not written yet")
+
+    report = check_objective(broken)
+    assert len(report.broken) == len(report.laws)
+    assert "RuntimeError: not written yet" in str(report)
+
+
+def test_weight_on_policy_may_be_another():
+    """PSPO's surrogate ((1 − α)ρ + α)A has weight 1 − α (arXiv 2509.21282)."""
+
+    def smoothed(log_x, advantages):
+        return 0.9 * log_x.exp() + 0.1
+
+    assert check_gate(smoothed).broken == ("on-policy",)
+    assert check_gate(smoothed, weight=0.9)
+
+
+def test_float32_batches_work_too():
+    for row in METHODS.values():
+        logp = torch.randn(4, 3)
+        assert row.objective(logp, logp + 0.1, torch.ones(4, 1), torch.ones(4, 3)).dtype == torch.float32
