@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from toy_envs.episode import TokenEnv, TokenVectorEnv
 from toy_envs.text import EOS, PAD, read, to_ids
 
 ALPHABET = " \n0123456789+-*="  # padding, EOS, and what is written
@@ -41,7 +43,6 @@ class Arithmetic:
     partial_credit: float = 0.0
     test_share: float = 0.2
     max_new_tokens: int = 0
-    alphabet = ALPHABET
 
     def __post_init__(self) -> None:
         fewest, most = self.digits
@@ -53,10 +54,17 @@ class Arithmetic:
             raise ValueError(f"partial_credit: {self.partial_credit}, expected 0 <= partial_credit < 1")
         if not 0 < self.test_share < 1:
             raise ValueError(f"test_share: {self.test_share}, expected 0 < test_share < 1")
-        if self.max_new_tokens < 0:
-            raise ValueError(f"max_new_tokens: {self.max_new_tokens}, expected a positive number, or 0 to derive it")
+        if self.max_new_tokens != 0 and self.max_new_tokens < 2:
+            raise ValueError(
+                f"max_new_tokens: {self.max_new_tokens}, expected at least 2, a digit and EOS, or 0 to derive"
+            )
         if self.max_new_tokens == 0:
             object.__setattr__(self, "max_new_tokens", self.longest_answer + 1)
+
+    @property
+    def alphabet(self) -> str:
+        """Padding, EOS, the digits and the signs."""
+        return ALPHABET
 
     @property
     def longest_answer(self) -> int:
@@ -209,3 +217,26 @@ def _uniform(numbers: Ints) -> NDArray[np.float64]:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return ((z ^ (z >> np.uint64(31))) >> np.uint64(11)) / 2.0**53
+
+
+class ArithmeticEnv(TokenEnv):
+    """Arithmetic token by token; ``numbers`` are those of ``Arithmetic``, the rest is ``TokenEnv``'s."""
+
+    def __init__(
+        self, split: str = "train", progress: float = 1.0, render_mode: str | None = None, **numbers: Any
+    ) -> None:
+        super().__init__(Arithmetic(**numbers), split, progress, render_mode)
+
+
+class ArithmeticVectorEnv(TokenVectorEnv):
+    """Sums side by side; ``numbers`` are those of ``Arithmetic``, the rest is ``TokenVectorEnv``'s."""
+
+    def __init__(
+        self,
+        num_envs: int = 1,
+        split: str = "train",
+        progress: float = 1.0,
+        render_mode: str | None = None,
+        **numbers: Any,
+    ) -> None:
+        super().__init__(Arithmetic(**numbers), num_envs, split, progress, render_mode)
