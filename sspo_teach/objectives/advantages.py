@@ -84,7 +84,8 @@ def _groups(rewards: Tensor, group_ids: Tensor) -> tuple[Tensor, Tensor, Tensor]
     if not rewards.isfinite().all():
         row = int((~rewards.isfinite()).nonzero()[0])
         raise ValueError(f"rewards is {rewards[row].item()} at row {row}: every response needs a finite reward")
-    return torch.unique(group_ids, return_inverse=True, return_counts=True)
+    ids, group, size = torch.unique(group_ids, return_inverse=True, return_counts=True)
+    return ids, group, size.double()  # so that size / (size − 1) is not a float32
 
 
 def _group_sum(x: Tensor, group: Tensor, size: Tensor) -> Tensor:
