@@ -42,7 +42,7 @@ _SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10*
 _MORE = re.compile(
     r"""[\s%$€£¥₹*_`'’")\]{}]*+
     (?: [0-9⁰¹²³⁴-⁹=]
-      | [,;:.(]\s*+[-+$€£]?\s*+\.?[0-9]                         # 72, 73   1,00   3:45   1.2.3   2(36)
+      | (?:[,;:.]|(?<!\s)\()\s*+[-+$€£]?\s*+\.?[0-9]                         # 72, 73   1,00   3:45   1.2.3   2(36)
       | (?:[-/^]|x(?![^\W0-9_])|or\b|and\b|to\b)[\s$€£({+-]*+\.?[0-9]
       | [+×·÷±]\s*+\w
       | \^(?!\s*+\{?\s*+\\circ)
@@ -51,7 +51,9 @@ _MORE = re.compile(
     )""",
     re.VERBOSE,
 )
-_TERM = re.compile(r"[\^√/×·÷±]|\\(?!(?:implies|therefore|to|n|[rR]ightarrow|pounds|euro)\b)[A-Za-z]++")  # \sqrt, x^
+_TERM = re.compile(  # what before a number takes it as an argument: x^2, 1/x/2, \sqrt{16}, \frac{x}{2}
+    r"[\^√/×·÷±]\Z|\\(?!(?:implies|therefore|to|n|[rR]ightarrow|pounds|euro)(?![A-Za-z]))[A-Za-z]"
+)
 
 _TRANSLATION: dict[int, str] = {code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}  # full-width forms
 _TRANSLATION |= {ord(dash): "-" for dash in "−–‐‑"} | {ord("≈"): "="}
@@ -62,7 +64,7 @@ _DRESS = (  # taken off in this order
     (re.compile(r"(?<=[0-9])(?:\{,\}|\\,|[\u00a0\u2009\u202f])(?=[0-9])"), ","),
     (re.compile(r"\\approx\b"), "="),
     (re.compile(r"\\(?:[,;:>()\[\] ]|(?:q?quad|left|right|displaystyle)(?![A-Za-z]))|~"), " "),
-    (re.compile(r"\\(?:text[a-z]*+|math[a-z]*+|mbox|bm)(?![A-Za-z])"), " "),
+    (re.compile(r"\\(?:text[a-z]*+|math[a-z]*+|mbox|bm|boldsymbol)(?![A-Za-z])"), " "),
     (re.compile(r"\\(?=[$%#&{}])"), ""),
     (re.compile(r"\b(?:USD|US(?=\$)|EUR|GBP|INR|CAD|AUD|Rs\.?)(?=\s?[-$]?[0-9])"), "$"),
     (re.compile(rf"\\[dtc]?frac{_ARGUMENT}{_ARGUMENT}"), r" \1\2/\3\4 "),
@@ -137,7 +139,7 @@ def _first_number(text: str) -> Fraction | None:
             return None  # x + 5
         if not (signs.startswith(" ") and opened == lead.rstrip("$€£")):
             signs = ""  # a hyphen or a dash: total-5, the total - 5
-    if len(signs.replace(" ", "")) > 1 or _ends_with_term(before.rstrip(_OPENING)):
+    if len(signs.replace(" ", "")) > 1 or _TERM.search(before.rpartition("=")[2].rstrip(_OPENING)):
         return None
     top = Fraction(number["top"].replace(",", ""))
     bottom = Fraction((number["bottom"] or "1").replace(",", ""))
@@ -150,9 +152,3 @@ def _first_number(text: str) -> Fraction | None:
         value += int(number["whole"])
     value *= Fraction(10) ** int(number["power"] or 0) * _SCALES.get(number["scale"], 1)
     return -value if "-" in signs else value
-
-
-def _ends_with_term(opened: str) -> bool:
-    """Whether a root, a power or an unknown LaTeX command takes the number that follows: \\sqrt{16}, x^2."""
-    start = len(opened.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")) - 1
-    return _TERM.fullmatch(opened, max(start, 0)) is not None

@@ -38,7 +38,7 @@ class ArithmeticTextTask(TextTask):
         *,
         operands: tuple[int, int] = (1, 19),
         operation: str = "+",
-        test_share: float = 0.2,
+        test_share: float = 0.25,
         max_new_tokens: int = 12,
         format_reward: float = 0.0,
         stop_ids: Sequence[int] = (),
