@@ -27,8 +27,9 @@ class GSM8KTask(TextTask):
     ``correct.sum() / format.sum()``; it tells how much of a gain is format.
 
     Args:
-        data: a folder with train.jsonl and test.jsonl, or split → rows. None reads the folder in the environment
-            variable GSM8K_DIR, and without one the hub (needs the package ``datasets``). Splits stay as they come.
+        data: a folder with train.jsonl and test.jsonl, or split → JSONL file or rows. None reads the folder in the
+            environment variable GSM8K_DIR, and without one the hub (needs the package ``datasets``). Splits stay as
+            they come.
         question: name of the field with the question.
         answer: name of the field with the worked answer, the last ``####`` of which holds the number.
     """
@@ -39,7 +40,7 @@ class GSM8KTask(TextTask):
         self,
         tokenizer: Any,
         *,
-        data: str | Path | Mapping[str, Iterable[Mapping[str, Any]]] | None = None,
+        data: str | Path | Mapping[str, str | Path | Iterable[Mapping[str, Any]]] | None = None,
         question: str = "question",
         answer: str = "answer",
         system: str = SYSTEM,
@@ -50,13 +51,18 @@ class GSM8KTask(TextTask):
     ) -> None:
         if data is None:
             data = os.environ.get("GSM8K_DIR") or None
-        rows = _from_hub() if data is None else _from_folder(Path(data)) if isinstance(data, str | Path) else data
+        if data is None:
+            data = _from_hub()
+        elif isinstance(data, str | Path):
+            data = {split: Path(data) / f"{split}.jsonl" for split in _SPLITS}
         problems = {}
         for split in _SPLITS:
-            if split not in rows:
-                raise ValueError(f"data must hold the splits {_SPLITS}, got {sorted(rows)}")
+            if split not in data:
+                raise ValueError(f"data must hold the splits {_SPLITS}, got {sorted(data)}")
+            source = data[split]
+            rows = _read(Path(source)) if isinstance(source, str | Path) else source
             problems[split] = [
-                _problem(row, question, answer, f"{split} row {i}") for i, row in enumerate(rows[split], start=1)
+                _problem(row, question, answer, f"{split} row {i}") for i, row in enumerate(rows, start=1)
             ]
         asked = {problem.question for problem in problems["test"]}
         shared = sum(problem.question in asked for problem in problems["train"])
@@ -93,23 +99,23 @@ def _problem(row: Mapping[str, Any], question: str, answer: str, where: str) -> 
     return TextProblem(row[question], number, _ANNOTATION.sub("", row[answer]))
 
 
-def _from_folder(folder: Path) -> dict[str, list[dict[str, Any]]]:
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for split in _SPLITS:
-        path = folder / f"{split}.jsonl"
-        if not path.is_file():
-            raise ValueError(f"data: {path} is not a file; give a folder that holds train.jsonl and test.jsonl")
-        rows[split] = []
-        for i, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise ValueError(f"data: line {i} of {path} is not JSON: {error}") from None
-            if not isinstance(row, dict):
-                raise ValueError(f"data: line {i} of {path} is not a JSON object")
-            rows[split].append(row)
+def _read(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        raise ValueError(
+            f"data: {path} is not a file; give a folder that holds train.jsonl and test.jsonl, "
+            "or name two files: {'train': ..., 'test': ...}"
+        )
+    rows = []
+    for i, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"data: line {i} of {path} is not JSON: {error}") from None
+        if not isinstance(row, dict):
+            raise ValueError(f"data: line {i} of {path} is not a JSON object")
+        rows.append(row)
     return rows
 
 
