@@ -15,7 +15,7 @@ from sspo_teach.controllers import Controller, Fixed
 from sspo_teach.objectives import sequence_level, token_level
 from sspo_teach.objectives.advantages import group_centered, group_leave_one_out, group_normalized, has_signal
 from sspo_teach.objectives.normalize import Normalizer, constant
-from sspo_teach.tensors import check_between, lengths, unknown
+from sspo_teach.tensors import check_between, lengths, name_of, unknown
 from sspo_teach.types import Rollout, Verified
 
 INPUTS = ("logp", "logp_old", "advantages", "mask", "normalize")
@@ -67,7 +67,7 @@ class Method:
         """The same method at other numbers; an unknown name is refused."""
         for name in numbers:
             if name not in self.numbers:
-                raise ValueError(unknown("number of this method", name, self.numbers))
+                raise ValueError(unknown(f"number of {name_of(self.objective)}", name, self.numbers))
         return replace(self, objective=partial(self.objective, **numbers)) if numbers else self
 
 

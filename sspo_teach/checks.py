@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sspo_teach.credit import credit
 from sspo_teach.objectives.normalize import Normalizer, response_mean, sequence_sum, token_mean, with_counts
-from sspo_teach.tensors import LIMIT, lengths
+from sspo_teach.tensors import LIMIT, lengths, name_of
 
 RELATIVE = 1e-9
 """Of the largest expected entry, in float64: far above rounding, far below any mistake."""
@@ -125,12 +125,12 @@ def check_objective(
     laws = dict(OBJECTIVE_LAWS)
     if not separable or "normalize" not in subject.parameters:
         del laws["separable"]
-    return _run(f"check_objective({_name(objective)})", laws, subject)
+    return _run(f"check_objective({name_of(objective)})", laws, subject)
 
 
 def check_gate(gate: Callable[..., Tensor], *, weight: float = 1.0, **numbers: Any) -> Report:
     """Run the laws on a gate (log_x, advantages, **numbers) → f, or log f where its name starts with ``log_``."""
-    return _run(f"check_gate({_name(gate)})", GATE_LAWS, _Gate(gate, numbers, weight))
+    return _run(f"check_gate({name_of(gate)})", GATE_LAWS, _Gate(gate, numbers, weight))
 
 
 def check_unit(unit: Callable[..., Tensor], *, exact: bool = True) -> Report:
@@ -138,7 +138,7 @@ def check_unit(unit: Callable[..., Tensor], *, exact: bool = True) -> Report:
     laws = dict(UNIT_LAWS)
     if not exact:
         del laws["full gradient"]
-    return _run(f"check_unit({_name(unit)})", laws, unit)
+    return _run(f"check_unit({name_of(unit)})", laws, unit)
 
 
 def _run(subject: str, laws: Mapping[str, tuple[Callable[..., Iterator[Any]], str]], tested: Any) -> Report:
@@ -152,12 +152,6 @@ def _run(subject: str, laws: Mapping[str, tuple[Callable[..., Iterator[Any]], st
             row, token, expected, found = seen
             failures.append(Failure(name, row, token, expected, found, hint))
     return Report(subject, tuple(laws), tuple(failures))
-
-
-def _name(function: Callable[..., Any]) -> str:
-    while isinstance(function, partial):
-        function = function.func
-    return getattr(function, "__name__", type(function).__name__)
 
 
 def _differ(
@@ -402,7 +396,7 @@ class _Gate:
     def on_policy(self, log_x: Tensor, advantages: Tensor) -> Tensor:
         """∂f/∂log x, what multiplies ∇log π, whichever of f and log f the gate returns."""
         slope = self.slope(log_x, advantages)
-        return slope * self(log_x, advantages).exp() if _name(self.gate).startswith("log_") else slope
+        return slope * self(log_x, advantages).exp() if name_of(self.gate).startswith("log_") else slope
 
 
 def _grid(dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor]:

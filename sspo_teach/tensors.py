@@ -9,6 +9,7 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable
+from numbers import Real
 from typing import ParamSpec, cast
 
 import torch
@@ -138,7 +139,7 @@ def check_values(*, logp: Tensor, logp_old: Tensor, mask: Tensor, advantages: Te
 def check_positive(**numbers: object) -> None:
     """Refuse a number that is not positive and finite, by its name."""
     for name, value in numbers.items():
-        if not (isinstance(value, (int, float)) and 0 < value < float("inf")):
+        if not (isinstance(value, Real) and 0 < float(value) < float("inf")):
             raise ValueError(f"{name} must be a positive finite number, got {value!r}: try {name}=1.0")
 
 
@@ -147,13 +148,20 @@ def check_between(low: float, high: float, why: str, **numbers: object) -> None:
     for name, value in numbers.items():
         if isinstance(value, Tensor):
             continue
-        if not (isinstance(value, (int, float)) and low <= value <= high):
+        if not (isinstance(value, Real) and low <= float(value) <= high):
             raise ValueError(f"{name} must lie in [{low:g}, {high:g}], got {value!r}: {why}")
+
+
+def name_of(function: Callable[..., object]) -> str:
+    """The name a function was written under, also when some of its numbers are fixed by ``partial``."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", type(function).__name__)
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> str:
     """The words that refuse an unknown name and suggest the nearest known one."""
-    known = list(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"unknown {kind}: {name!r}; {hint}known: {', '.join(known) or 'none'}"
+    plain = {known_name.lower().replace("-", "_"): known_name for known_name in known}
+    near = difflib.get_close_matches(name.lower().replace("-", "_"), plain, n=1, cutoff=0.5)
+    hint = f"did you mean {plain[near[0]]!r}? " if near else ""
+    return f"unknown {kind}: {name!r}; {hint}known: {', '.join(plain.values()) or 'none'}"
