@@ -207,6 +207,8 @@ def test_arithmetic_splits(operation: str) -> None:
     assert not pairs["train"] & pairs["test"]
     assert pairs["train"] | pairs["test"] == {(a, b) for a in range(1, 20) for b in range(1, 20)}
     assert 0.1 < len(pairs["test"]) / 361 < 0.4
+    first = [int(re.findall(r"\d+", p.question)[0]) for p in task.prompts(20, rng=RNG(0), split="test").problems]
+    assert max(first) > 12  # the list that evaluation reads from its start is not in order of size
     if operation != "-":
         assert {(b, a) for a, b in pairs["test"]} == pairs["test"]
 

@@ -42,7 +42,7 @@ _SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10*
 _MORE = re.compile(
     r"""[\s%$€£¥₹*_`'’")\]{}]*+
     (?: [0-9⁰¹²³⁴-⁹=]
-      | (?:[,;:.]|(?<!\s)\()\s*+[-+$€£]?\s*+\.?[0-9]                         # 72, 73   1,00   3:45   1.2.3   2(36)
+      | (?:[,;:.]|(?<!\s)\()\s*+[-+$€£]?\s*+\.?[0-9]      # 72, 73   1,00   3:45   1.2.3   2(36)
       | (?:[-/^]|x(?![^\W0-9_])|or\b|and\b|to\b)[\s$€£({+-]*+\.?[0-9]
       | [+×·÷±]\s*+\w
       | \^(?!\s*+\{?\s*+\\circ)
@@ -51,7 +51,7 @@ _MORE = re.compile(
     )""",
     re.VERBOSE,
 )
-_TERM = re.compile(  # what before a number takes it as an argument: x^2, 1/x/2, \sqrt{16}, \frac{x}{2}
+_TERM = re.compile(  # what before a number takes it as an argument: x^2, x/2, \sqrt{16}, \frac{x}{2}
     r"[\^√/×·÷±]\Z|\\(?!(?:implies|therefore|to|n|[rR]ightarrow|pounds|euro)(?![A-Za-z]))[A-Za-z]"
 )
 
@@ -63,7 +63,7 @@ _DRESS = (  # taken off in this order
     (re.compile(r"\\!"), ""),
     (re.compile(r"(?<=[0-9])(?:\{,\}|\\,|[\u00a0\u2009\u202f])(?=[0-9])"), ","),
     (re.compile(r"\\approx\b"), "="),
-    (re.compile(r"\\(?:[,;:>()\[\] ]|(?:q?quad|left|right|displaystyle)(?![A-Za-z]))|~"), " "),
+    (re.compile(r"\\(?:[,;:>()\[\] ]|(?:q?quad|left|right|displaystyle|bf|rm|large|Large)(?![A-Za-z]))|~"), " "),
     (re.compile(r"\\(?:text[a-z]*+|math[a-z]*+|mbox|bm|boldsymbol)(?![A-Za-z])"), " "),
     (re.compile(r"\\(?=[$%#&{}])"), ""),
     (re.compile(r"\b(?:USD|US(?=\$)|EUR|GBP|INR|CAD|AUD|Rs\.?)(?=\s?[-$]?[0-9])"), "$"),

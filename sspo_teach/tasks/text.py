@@ -158,8 +158,7 @@ class TextTask:
         return [row[:-1] if row[-1:] == [self.eos_id] else row for row in rows]  # after EOS nothing is left to say
 
     def _texts(self, responses: list[list[int]]) -> list[str]:
-        options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
-        return [self.tokenizer.decode(ids, **options) for ids in responses]
+        return [self.tokenizer.decode(ids, skip_special_tokens=True) for ids in responses]
 
     def _split(self, split: str) -> tuple[TextProblem, ...]:
         if split not in self._problems:
