@@ -29,6 +29,7 @@ MARKERS = {
     r"$\boxed{72}$.": 72,
     r"\boxed{\{72\}}": 72,
     r"\boxed{{72}} 5": 72,
+    r"\boxed{72 \{} = 5": 72,
     "boxed{72}": None,
     "<answer>72</answer>": 72,
     "<ANSWER> 72 </Answer>": 72,

@@ -26,7 +26,7 @@ _MARKER = re.compile(r"(?P<hashes>#{4,}+)|(?P<box>\\boxed\s*+\{)|(?ai:<answer>)"
 _CLOSING_TAG = re.compile(r"(?ai:</answer>)")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace opens nothing
 
-_NUM = r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})++(?![0-9])|[0-9]++)(?:\.[0-9]++)?|\.[0-9]++"
+_NUM = r"(?:[1-9][0-9]{0,2}(?:,[0-9]{3})++|[0-9]++)(?:\.[0-9]++)?|\.[0-9]++"
 _NUMBER = re.compile(
     rf"""(?<![^\W_])                                            # x2 is a name, not a number
     (?:(?P<whole>[0-9]++)\s++(?=[0-9]++\s*+/\s*+[0-9]))?        # the 1 of 1 1/2
