@@ -53,7 +53,7 @@ class Scores:
 class Task(Protocol):
     """A source of prompts and a judge of responses. Bandit, arithmetic and GSM8K differ in nothing else.
 
-    A task holds no changing state: the same ``rng`` and ``progress`` give the same prompts, so that a resumed run needs none.
+    A task holds no changing state: the same ``rng`` and ``progress`` give the same prompts, so resuming needs none.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Task(Protocol):
         ...
 
     def score(self, problems: tuple[Any, ...], tokens: Tensor, mask: Tensor) -> Scores:
-        """Score B responses: ``problems`` (B), ``tokens`` (B, T) and ``mask`` (B, T), 1 up to and including the first EOS."""
+        """Score B responses: ``problems`` (B), ``tokens`` and ``mask`` (B, T), 1 up to and including the first EOS."""
         ...
 
     def answers(self, problems: tuple[Any, ...]) -> list[list[int]]:
@@ -82,7 +82,7 @@ class Task(Protocol):
 
 @dataclass(frozen=True)
 class Rollout:
-    """B responses to some prompts with all that training needs. B, P, T as in the README: responses, prompt, response length.
+    """B responses to some prompts with all that training needs: prompts of P tokens, responses of up to T.
 
     Attributes:
         tokens: (B, P+T) int64; prompts left-padded to P, responses right-padded to T.

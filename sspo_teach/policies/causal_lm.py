@@ -36,8 +36,8 @@ class Generated:
 class CausalLM(nn.Module):
     """A language model that samples responses and scores them, in one convention.
 
-    Prompts are left-padded, responses right-padded; position ids follow the mask; dropout is off; the log-softmax is taken
-    in float32 of ``logits / temperature``, so what is sampled and what is scored are the same distribution.
+    Prompts are left-padded, responses right-padded; position ids follow the mask; dropout is off; the log-softmax is
+    taken in float32 of ``logits / temperature``, so what is sampled and what is scored are the same distribution.
 
     Args:
         model: a transformers causal language model. It is put in evaluation mode and stays there.
@@ -61,15 +61,17 @@ class CausalLM(nn.Module):
     def vocab_size(self) -> int:
         return self.model.config.get_text_config().vocab_size
 
-    def logp(self, tokens: Tensor, prompt_mask: Tensor, *, temperature: float = 1.0, group_ids: Tensor | None = None) -> Tensor:
+    def logp(
+        self, tokens: Tensor, prompt_mask: Tensor, *, temperature: float = 1.0, group_ids: Tensor | None = None
+    ) -> Tensor:
         """Log-probability of each response token.
 
         Args:
             tokens: (B, P+T) int64, prompt and response.
             prompt_mask: (B, P) bool.
             temperature: of the distribution that sampled the tokens; > 0.
-            group_ids: (B,) which prompt each row answers. When given, each prompt goes through the model once and its keys
-                and values are shared by its group: the same function, fewer multiplications.
+            group_ids: (B,) which prompt each row answers. When given, each prompt goes through the model once and its
+                keys and values are shared by its group: the same function, fewer multiplications.
 
         Returns:
             (B, T) float32 (float64 for a float64 model), differentiable.
@@ -88,7 +90,9 @@ class CausalLM(nn.Module):
         self, tokens: Tensor, prompt_mask: Tensor, temperature: float, group_ids: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         if not temperature > 0:
-            raise ValueError(f"temperature={temperature}: scoring needs a positive temperature; greedy has no log-probability")
+            raise ValueError(
+                f"temperature={temperature}: scoring needs a positive temperature; greedy has no log-probability"
+            )
         if group_ids is None:
             logits = self._logits(tokens, prompt_mask)
         else:
@@ -231,7 +235,7 @@ def tiny_qwen2(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen2ForCausalLM(config)
-    return CausalLM(model.to(dtype))
+    return CausalLM(model).to(dtype)
 
 
 def load_policy(source: str | Path, *, device: str = "cpu", dtype: torch.dtype = torch.float32) -> CausalLM:
@@ -245,7 +249,7 @@ def load_policy(source: str | Path, *, device: str = "cpu", dtype: torch.dtype =
         model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, trust_remote_code=False, **extra)
     except (OSError, ValueError, ImportError) as error:
         raise ValueError(cannot_load("model", source, error)) from error
-    return CausalLM(model.to(device))
+    return CausalLM(model).to(device)
 
 
 def load_tokenizer(source: str | Path) -> Any:

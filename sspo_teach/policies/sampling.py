@@ -58,7 +58,7 @@ def truncate(logits: Tensor, top_k: int = 0, top_p: float = 1.0) -> Tensor:
     drawn 1/.8 times as often as the full softmax says: a ratio of full to truncated of .8, which is why training
     samples must come from the whole distribution.
     """
-    order = logits.argsort(-1, descending=True, stable=True)
+    order = logits.argsort(dim=-1, descending=True, stable=True)
     probs = logits.softmax(-1).gather(-1, order)
     drop = probs.cumsum(-1) - probs >= top_p if top_p < 1 else torch.zeros_like(probs, dtype=torch.bool)
     if top_k:

@@ -1,4 +1,4 @@
-"""Checkpoints that a kill at any moment cannot harm: written aside, then renamed. Tensors are safetensors, the rest is JSON."""
+"""Checkpoints that no kill can harm: written aside, then renamed. Tensors are safetensors, the rest is JSON."""
 
 from __future__ import annotations
 
@@ -27,9 +27,7 @@ class Checkpoint:
     state: Mapping[str, Any]
 
 
-def save(
-    folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]
-) -> Path:
+def save(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> Path:
     """Write ``folder/step-N`` in one rename and delete all but the newest two."""
     final, aside = folder / f"step-{step}", folder / f".writing-{step}"
     shutil.rmtree(aside, ignore_errors=True)

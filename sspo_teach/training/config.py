@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from sspo_teach.catalog import Method, method
 from sspo_teach.tensors import unknown
 
@@ -58,13 +60,17 @@ class Config:
     group_size: int = 8
     """G: responses per prompt, at least 2 where advantages use group statistics."""
     minibatches: int = 4
-    """Optimizer updates per pass over a rollout batch. With one update in all, ratios stay 1 and every gate is inert."""
+    """Optimizer updates per pass over a rollout batch. With one in all, ratios stay 1 and every gate is inert."""
     epochs: int = 1
     """Passes over each rollout batch."""
     micro_batch: int = AUTO
     """Responses per forward and backward pass; 0 takes a whole minibatch. Changes memory, never the gradient."""
     lr: float = AUTO
     """Learning rate of AdamW."""
+    lr_warmup: int = 10
+    """Iterations over which the learning rate rises to its value: Adam's first steps know too little to be large."""
+    lr_decay: Literal["linear", "constant"] = "linear"
+    """What becomes of the learning rate: down to 0 at the last iteration, or as it is."""
     weight_decay: float = 0.0
     """Weight decay of AdamW."""
     max_grad_norm: float = 1.0
@@ -88,9 +94,9 @@ class Config:
     save_every: int = 20
     """Iterations between checkpoints; the last iteration is always saved."""
     staleness_limit: float = 0.0
-    """Skip an update whose batch lies further than this mean k3 KL from its sampler; 0 never skips. Skips are counted."""
+    """Skip an update whose batch lies further than this mean k3 KL from its sampler; 0 never skips. Counted."""
     resample_limit: int = 3
-    """How often a method that keeps only groups with signal (DAPO) may sample again before it trains on what it has."""
+    """How often a method that keeps only groups with signal (DAPO) may sample again; then it takes what is there."""
     reuse_sampler_logp: bool = False
     """Take the sampler's own log-probabilities as the old ones and save the scoring pass (differences of about 1e-6)."""
     share_prompts: bool = True
@@ -112,7 +118,9 @@ class Config:
 
     @property
     def folder(self) -> Path:
-        return Path(self.out) if self.out else Path("runs") / f"{self.task}-{self.method.replace(':', '-')}-s{self.seed}"
+        return (
+            Path(self.out) if self.out else Path("runs") / f"{self.task}-{self.method.replace(':', '-')}-s{self.seed}"
+        )
 
     @property
     def rollouts(self) -> int:
@@ -140,10 +148,12 @@ def resolve(config: Config) -> Config:
     at_least = {
         "steps": 0, "prompts": 1, "group_size": 1, "minibatches": 1, "epochs": 1, "micro_batch": 0, "max_new_tokens": 0,
         "warmup_steps": 0, "eval_problems": 1, "eval_every": 1, "save_every": 1, "resample_limit": 0, "threads": 0,
+        "lr_warmup": 0,
     }  # fmt: skip
     for name, least in at_least.items():
         if getattr(config, name) < least:
             raise ValueError(f"{name}={getattr(config, name)}: must be at least {least}")
+    try_out(row)
     for name in ("lr", "temperature"):
         value = getattr(config, name)
         if not (value > 0 and math.isfinite(value)):
@@ -158,12 +168,19 @@ def resolve(config: Config) -> Config:
         )
     if config.prompts % config.minibatches:
         raise ValueError(
-            f"minibatches={config.minibatches}: must divide prompts={config.prompts}, because a minibatch is made of whole "
-            f"groups; the nearest choices are {_divisors_near(config.prompts, config.minibatches)}"
+            f"minibatches={config.minibatches}: must divide prompts={config.prompts}, because a minibatch is made of "
+            f"whole groups; the nearest choices are {_divisors_near(config.prompts, config.minibatches)}"
         )
     if config.resume and config.overwrite:
         raise ValueError("resume=True and overwrite=True contradict each other; give one of them")
     return config
+
+
+def try_out(row: Method) -> None:
+    """Call the objective on two tokens, so that a number out of range is refused now, not after minutes of warm-up."""
+    logp = torch.full((2, 2), -1.0)
+    if not row.needs:
+        row.objective(logp, logp, torch.tensor([[1.0], [-1.0]]), torch.ones(2, 2))
 
 
 def method_of(config: Config) -> Method:
@@ -175,7 +192,9 @@ def method_of(config: Config) -> Method:
 def options_of(config: Config, kind: Callable[..., Any]) -> dict[str, Any]:
     """``--options`` as keywords of ``kind``, each converted to the type of its default."""
     parameters = inspect.signature(kind).parameters.values()
-    readers = {p.name: _reader(p.default) for p in parameters if p.default is not p.empty and p.name != "max_new_tokens"}
+    readers = {
+        p.name: _reader(p.default) for p in parameters if p.default is not p.empty and p.name != "max_new_tokens"
+    }
     return parse_pairs("options", config.options, readers)
 
 

@@ -1,4 +1,4 @@
-"""What a step looked like, read off its credit: the same numbers for every method, because credit is the same for all."""
+"""What a step looked like, read off its credit: the same numbers for every method, since all say only that."""
 
 from __future__ import annotations
 

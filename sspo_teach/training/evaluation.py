@@ -52,7 +52,12 @@ def wilson(k: int, n: int, z: float = 1.959963984540054) -> tuple[float, float]:
 
 
 def evaluate(
-    policy: CausalLM, task: Task, problems: int, *, seed: int = 0, sampling: Sampling = Sampling()  # noqa: B008
+    policy: CausalLM,
+    task: Task,
+    problems: int,
+    *,
+    seed: int = 0,
+    sampling: Sampling = Sampling(),  # noqa: B008
 ) -> dict[str, Any]:
     """Answer the first ``problems`` held-out problems once greedily and once sampled.
 

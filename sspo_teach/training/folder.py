@@ -15,19 +15,20 @@ from typing import Any
 
 import torch
 
-from sspo_teach.training.checkpoint import write_text
+from sspo_teach.training.checkpoint import found, write_text
 from sspo_teach.training.config import Config
 from sspo_teach.training.diagnostics import COLUMNS
 
-FREE = ("steps", "out", "resume", "overwrite", "threads", "eval_every", "save_every")
-"""What may differ between a run and its resumption. More ``steps`` lengthen a run; a curriculum by progress refuses that."""
+FREE = ("out", "resume", "overwrite", "threads", "eval_every", "save_every")
+"""What may differ between a run and its resumption; anything else would make it another run."""
 
 TIMES = ("step", "sample", "score", "train", "total")
 
 
 class RunFolder:
-    """``config.json``, ``environment.json``, ``history.csv``, ``timing.csv``, ``samples.jsonl``, ``evaluation.json``,
-    ``curve.png`` and ``checkpoints/step-N/`` of one run. History holds no clock, so the same run writes the same bytes."""
+    """One run's ``config.json``, ``environment.json``, ``history.csv``, ``timing.csv``, ``samples.jsonl``,
+    ``evaluation.json``, ``curve.png`` and ``checkpoints/step-N/``. Only ``timing.csv`` knows a clock: the same run
+    writes the same history, to the byte."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -39,16 +40,15 @@ class RunFolder:
         Raises:
             ValueError: the folder holds a run, and the config does not say what to do with it.
         """
-        if (self.path / "config.json").exists():
-            if not config.overwrite:
-                raise ValueError(
-                    f"{self.path} already holds a run: --resume goes on with it, --overwrite starts it again, "
-                    "--out FOLDER puts this one elsewhere"
-                )
-            for name in ("checkpoints", "reference"):
-                shutil.rmtree(self.path / name, ignore_errors=True)
-            for name in ("history.csv", "timing.csv", "samples.jsonl", "evaluation.json", "curve.png", "config.json"):
-                (self.path / name).unlink(missing_ok=True)
+        if found(self.checkpoints) and not config.overwrite:  # what broke off before its first checkpoint is no run
+            raise ValueError(
+                f"{self.path} already holds a run: --resume goes on with it, --overwrite starts it again, "
+                "--out FOLDER puts this one elsewhere"
+            )
+        for name in ("checkpoints", "reference"):
+            shutil.rmtree(self.path / name, ignore_errors=True)
+        for name in ("history.csv", "timing.csv", "samples.jsonl", "evaluation.json", "curve.png", "config.json"):
+            (self.path / name).unlink(missing_ok=True)
         self.path.mkdir(parents=True, exist_ok=True)
         settings = {**dataclasses.asdict(config), "method_numbers": dict(numbers)}
         write_text(self.path / "environment.json", json.dumps(environment(config), indent=1))
@@ -133,8 +133,10 @@ def read_config(path: Path) -> Config:
     except json.JSONDecodeError as error:
         raise ValueError(f"{file} is not JSON ({error}); the run cannot be read") from error
     names = {field.name for field in dataclasses.fields(Config)}
-    known = {name: value for name, value in settings.items() if name in names}
-    return Config(**{name: tuple(value) if isinstance(value, list) else value for name, value in known.items()})
+    known: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in settings.items() if name in names
+    }
+    return Config(**known)
 
 
 def read_history(path: Path) -> list[dict[str, float]]:

@@ -44,9 +44,9 @@ def collect(
     with clock("sample"):
         rollout, entropy = _sample(policy, task, config, step, config.prompts, attempt=0)
         responses, tokens, resampled = len(rollout.mask), int(rollout.mask.sum()), 0
-        for attempt in range(1, config.resample_limit + 1 if method.keep else 1):
-            rows = (~method.keep(rollout)).nonzero().squeeze(1)  # whole groups
-            if not len(rows):
+        for attempt in range(1, config.resample_limit + 1):
+            rows = torch.tensor([]) if method.keep is None else (~method.keep(rollout)).nonzero().squeeze(1)
+            if not len(rows):  # else whole groups
                 break
             fresh, more = _sample(policy, task, config, step, len(rows) // config.group_size, attempt)
             rollout, entropy = _replace_rows(rollout, fresh, rows), entropy.index_copy(0, rows, more)
@@ -80,9 +80,7 @@ def micro_batches(rows: Tensor, config: Config) -> tuple[Tensor, ...]:
     return rows.split(config.micro_batch) if config.micro_batch else (rows,)
 
 
-def forward(
-    score: Callable[..., Tensor | tuple[Tensor, ...]], rollout: Rollout, config: Config
-) -> tuple[Tensor, ...]:
+def forward(score: Callable[..., Tensor | tuple[Tensor, ...]], rollout: Rollout, config: Config) -> tuple[Tensor, ...]:
     """Apply ``policy.logp`` or ``policy.logp_and_entropy`` to one micro-batch; each result (B, T).
 
     Columns in which every response has ended are left out of the forward pass. Old, new and reference log-probabilities
@@ -110,9 +108,7 @@ def _pieces(rollout: Rollout, config: Config) -> Iterator[Tensor]:
         yield from micro_batches(rows, config)
 
 
-def _sample(
-    policy: CausalLM, task: Task, config: Config, step: int, n: int, attempt: int
-) -> tuple[Rollout, Tensor]:
+def _sample(policy: CausalLM, task: Task, config: Config, step: int, n: int, attempt: int) -> tuple[Rollout, Tensor]:
     """Responses to n prompts, judged; and the entropy (B, T) at each token."""
     rng = np.random.default_rng([config.seed, step, 0, attempt])
     prompts = task.prompts(n, rng=rng, split="train", progress=min(1.0, step / max(config.steps, 1)))

@@ -1,7 +1,10 @@
-"""The trainer: sample, score, several updates per batch, look at the credit, write it down. One class for every method."""
+"""The trainer: sample, score, several updates per batch, look at the credit, write it down. One for every method."""
 
 from __future__ import annotations
 
+import dataclasses
+import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +27,7 @@ from sspo_teach.tasks import TEXTS, TOYS
 from sspo_teach.training import checkpoint, diagnostics
 from sspo_teach.training.config import Config, method_of, options_of, resolve
 from sspo_teach.training.evaluation import evaluate
-from sspo_teach.training.folder import RunFolder
+from sspo_teach.training.folder import RunFolder, read_config
 from sspo_teach.training.rollout import Batch, collect, forward, micro_batches, minibatches
 from sspo_teach.training.warmup import warmed
 from sspo_teach.types import Rollout, Task
@@ -92,7 +95,11 @@ class Trainer:
             self._warn("one update per rollout batch: every ratio is 1, so no clip and no gate can ever act")
 
     def run(self) -> Path:
-        """Train to ``config.steps`` or until ``stop`` is set; returns the run's folder."""
+        """Train to ``config.steps`` or until ``stop`` is set; returns the run's folder.
+
+        Ctrl-C sets ``stop``: the iteration is finished and saved. A second Ctrl-C leaves at once; what was saved last
+        stands.
+        """
         config = self.config
         if self.step == 0:
             self.evaluate()
@@ -100,15 +107,16 @@ class Trainer:
         bar = tqdm(
             total=config.steps, initial=self.step, desc=f"{config.task} {config.method}", unit="it", disable=self.quiet
         )
-        with bar:
+        with bar, self._interruptible():
             while self.step < config.steps and not self.stop:
                 row = self.iterate()
                 bar.update()
-                bar.set_postfix_str(f"reward {row['reward']:.3f}  entropy {row['entropy']:.2f}  moved {row['moved']:.1%}")
-                last = self.step == config.steps or self.stop
-                if self.step % config.eval_every == 0 or last:
+                bar.set_postfix_str(
+                    f"reward {row['reward']:.3f}  entropy {row['entropy']:.2f}  moved {row['moved']:.1%}"
+                )
+                if self.step % config.eval_every == 0 or self.step == config.steps:
                     self.evaluate()
-                if self.step % config.save_every == 0 or last:
+                if self.step % config.save_every == 0 or self.step == config.steps or self.stop:
                     self.save()
         return self.folder.path
 
@@ -116,6 +124,8 @@ class Trainer:
         """One iteration: sample a batch, make ``epochs × minibatches`` updates, write a row of history."""
         began = time.perf_counter()
         self.step += 1
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.config, self.step)
         batch = collect(self.policy, self.reference, self.task, self.method, self.config, self.step, self.clock)
         with self.clock("train"):
             advantages = self.method.advantage(batch.rollout)
@@ -132,7 +142,7 @@ class Trainer:
         return row
 
     def update(self, rollout: Rollout, advantages: Tensor, rows: Tensor) -> Update:
-        """One optimizer step on the minibatch ``rows``. Its gradient does not depend on how it is cut into micro-batches."""
+        """One optimizer step on the minibatch ``rows``; its gradient does not depend on how micro-batches cut it."""
         batch, advantages = rollout.select(rows), advantages[rows]
         hyper = dict(self.controller.hyper())
         normalize = with_counts(self.normalizer, batch.mask)
@@ -155,8 +165,8 @@ class Trainer:
     ) -> tuple[Tensor, Tensor]:
         """Leave the minibatch's gradient in the model; returns log-probabilities and the objective's credit, (rows, T).
 
-        Credit is all that the objective says, so a micro-batch only needs its rows of it. Where credit couples the rows,
-        it is taken first, from a pass without gradient over all of them.
+        Credit is all that the objective says, so a micro-batch only needs its rows of it. Where credit couples
+        the rows, it is taken first, from a pass without gradient over all of them.
         """
         pieces = micro_batches(torch.arange(len(batch.mask)), self.config)
         coupled = None
@@ -183,9 +193,7 @@ class Trainer:
 
     def _objective(self, logp: Tensor, part: Rollout, advantages: Tensor, normalize: Normalizer, hyper: Any) -> Tensor:
         fields = {name: getattr(part, name) for name in self.method.needs}
-        return self.method.objective(
-            logp, part.logp_old, advantages, part.mask, normalize=normalize, **fields, **hyper
-        )
+        return self.method.objective(logp, part.logp_old, advantages, part.mask, normalize=normalize, **fields, **hyper)
 
     def _credit(self, logp: Tensor, part: Rollout, advantages: Tensor, normalize: Normalizer, hyper: Any) -> Tensor:
         fields = {name: getattr(part, name) for name in self.method.needs}
@@ -199,11 +207,12 @@ class Trainer:
 
     def _kl_credit(self, logp: Tensor, part: Rollout, normalize: Normalizer) -> Tensor:
         assert part.logp_ref is not None
-        numbers = {"beta": self.config.beta, "estimator": self.config.kl, "normalize": normalize}
-        with torch.enable_grad():
-            leaf = logp.requires_grad_()
-            (gradient,) = torch.autograd.grad(kl_penalty(leaf, part.logp_ref, part.mask, **numbers), leaf)
-        return -gradient
+        beta, estimator, reference = self.config.beta, self.config.kl, part.logp_ref
+
+        def penalty(logp: Tensor, logp_old: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+            return kl_penalty(logp, reference, mask, beta=beta, estimator=estimator, normalize=normalize)
+
+        return credit(penalty, logp, part.logp_old, part.logp_old, part.mask)
 
     def evaluate(self) -> dict[str, Any]:
         """Judge the policy on held-out problems and write it down."""
@@ -215,8 +224,30 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint from which the run goes on to the same bits."""
-        state = {"counts": self.counts, "without_signal": self.without_signal, "controller": self.controller.state_dict()}
+        state = {
+            "counts": self.counts,
+            "without_signal": self.without_signal,
+            "controller": self.controller.state_dict(),
+        }
         checkpoint.save(self.folder.checkpoints, self.step, self.policy.model, self.optimizer, state)
+
+    @contextmanager
+    def _interruptible(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.getsignal(signal.SIGINT)
+
+        def finish(*_: Any) -> None:
+            self.stop = True
+            signal.signal(signal.SIGINT, before)
+            tqdm.write("finishing this iteration, then saving; Ctrl-C again leaves at once")
+
+        signal.signal(signal.SIGINT, finish)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
 
     def _restore(self) -> None:
         found = checkpoint.load(self.folder.checkpoints)
@@ -323,6 +354,22 @@ def build(config: Config, *, quiet: bool = False) -> tuple[Task, CausalLM]:
             "take a model with this tokenizer"
         )
     return task, policy
+
+
+def learning_rate(config: Config, step: int) -> float:
+    """The rate of iteration ``step`` (from 1): a linear rise, then constant or a linear fall that ends just above 0."""
+    rise = min(1.0, step / max(config.lr_warmup, 1))
+    fall = 1.0 if config.lr_decay == "constant" else (config.steps - step + 1) / config.steps
+    return config.lr * min(rise, fall)
+
+
+def restored(path: Path) -> tuple[Task, CausalLM, Config, int]:
+    """The task, the policy at its last checkpoint, the config and the iteration of the run in ``path``."""
+    config = resolve(read_config(path))
+    found = checkpoint.load(path / "checkpoints")
+    task, policy = build(dataclasses.replace(config, warmup_steps=0))  # the checkpoint holds what was learnt
+    checkpoint.restore_model(policy.model, found.model)
+    return task, policy, config, found.step
 
 
 def train(config: Config, *, on_step: OnStep | None = None, quiet: bool = False) -> Path:

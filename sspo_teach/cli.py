@@ -1,0 +1,266 @@
+"""The command line: ``sspo-teach train | compare | evaluate | methods``."""
+
+from __future__ import annotations
+
+import os
+
+# Read when torch is loaded. Threads that spin while they wait starve each other as soon as another program is busy:
+# on two cores a training step then takes ten times as long. Waiting without spinning costs little on an idle machine.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import dataclasses
+import difflib
+import shlex
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from logging import ERROR, getLogger
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from sspo_teach.training.config import TASK_DEFAULTS, Config
+
+HELP = """usage: sspo-teach COMMAND [OPTIONS]
+
+Soft Sequence Policy Optimization and its family, from a bandit to a real language model.
+
+  train      train a policy with one method on one task; SSPO on arithmetic if you say nothing
+  compare    the same start and budget for several methods and seeds, in one figure
+  evaluate   judge a finished run on held-out problems
+  methods    the table of methods: parts, weight, numbers, where each formula was read
+
+`sspo-teach COMMAND --help` explains every option."""
+
+
+@dataclass(frozen=True)
+class CompareConfig(Config):
+    """Train several methods on several seeds, all else equal."""
+
+    method: tyro.conf.Suppress[str] = "sspo"
+    methods: str = "grpo,gmpo,sapo,sspo"
+    """Rows of `sspo-teach methods`, with presets if you like, separated by commas."""
+    seeds: int = 3
+    """How many seeds; the first is --seed."""
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """Judge a run's last checkpoint on held-out problems."""
+
+    run: tyro.conf.Positional[str]
+    """The run's folder."""
+    problems: int = 0
+    """How many held-out problems; 0 takes the run's own number."""
+    seed: int = 0
+    """Of the sampled answers."""
+
+
+@dataclass(frozen=True)
+class MethodsConfig:
+    """Show the table of methods, or all about one."""
+
+    name: tyro.conf.Positional[str] = ""
+    """A method's name; nothing shows the table."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status: 0 done, 1 a user's mistake, 2 unknown words, 130 interrupted."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    commands: Mapping[str, Callable[[list[str]], int]] = {
+        "train": train,
+        "compare": compare,
+        "evaluate": evaluate,
+        "methods": methods,
+    }
+    if not words or words[0] in ("-h", "--help"):
+        print(HELP)
+        return 0
+    if words[0] not in commands:
+        near = difflib.get_close_matches(words[0], commands, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        print(f"sspo-teach: unknown command {words[0]!r}; {hint}known: {', '.join(commands)}", file=sys.stderr)
+        return 2
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
+    try:
+        return commands[words[0]](words[1:])
+    except ValueError as error:
+        print(f"sspo-teach: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nsspo-teach: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def train(words: list[str]) -> int:
+    """``sspo-teach train``: run, then a table before and after, and a learning curve."""
+    config = tyro.cli(Config, prog="sspo-teach train", args=words, default=Config(**_defaults(words)))
+    _quiet_transformers()
+    from sspo_teach.training.trainer import Trainer
+
+    trainer = Trainer(config)
+    config = trainer.config
+    numbers = " ".join(f"{name}={value:g}" for name, value in trainer.method.numbers.items())
+    print(
+        f"{config.task}, {config.method} {numbers}, seed {config.seed}: {config.steps} iterations of "
+        f"{config.prompts}×{config.group_size} responses, {config.minibatches * config.epochs} updates each, "
+        f"lr {config.lr:g}, T = {config.temperature:g}, on {config.device}"
+    )
+    path = trainer.run()
+    if trainer.stop:
+        print(f"\nstopped after iteration {trainer.step}, all saved; go on with\n  {_resume(words, config)}")
+        return 130
+    print(report(path))
+    return 0
+
+
+def report(path: Path) -> str:
+    """What a run learnt, as a table, and its learning curve; draws ``curve.png``."""
+    from sspo_teach import plotting
+    from sspo_teach.training.folder import RunFolder, read_config, read_rows
+
+    folder, config = RunFolder(path), read_config(path)
+    evaluations, history = folder.evaluations(), folder.history()
+    title = f"{config.method} on {config.task}, seed {config.seed}"
+    figure = plotting.learning_curve(history, evaluations, title=title, temperature=config.temperature)
+    curve = plotting.save(figure, path / "curve.png")
+    before, after = evaluations[0], evaluations[-1]
+    lines = ["", f"{'held-out problems':<24}{'before':>22}{'after':>22}{'gain':>8}"]
+    for way in ("greedy", "sampled"):
+        for part in ("correct", "format", "finished", "correct_given_finished"):
+            a, b = before[way][part], after[way][part]
+            gain = "" if a["share"] is None or b["share"] is None else f"{100 * (b['share'] - a['share']):+.1f}"
+            lines.append(f"{way + ' ' + part.replace('_', ' '):<33}{_percent(a):>19}{_percent(b):>16}{gain:>9}")
+    seconds = {
+        name: sum(float(row[name]) for row in read_rows(path / "timing.csv"))
+        for name in ("sample", "score", "train", "total")
+    }
+    if history:
+        spent = ", ".join(f"{name} {seconds[name] / seconds['total']:.0%}" for name in ("sample", "score", "train"))
+        tested = sum(row["moved"] for row in history) / len(history)
+        lines += [
+            "",
+            f"{len(history)} iterations in {seconds['total']:.0f} s ({spent}); "
+            f"{tested:.1%} of trained tokens had moved by more than 0.1 in ratio",
+        ]
+    lines += [f"all of it: {path}", f"learning curve: {curve}"]
+    return "\n".join(lines)
+
+
+def compare(words: list[str]) -> int:
+    """``sspo-teach compare``: every method on every seed, then a table and a figure with bands."""
+    asked = tyro.cli(CompareConfig, prog="sspo-teach compare", args=words, default=CompareConfig(**_defaults(words)))
+    _quiet_transformers()
+    from sspo_teach import study
+
+    folder = Path(asked.out or f"runs/{asked.task}-compare")
+    base = Config(**{field.name: getattr(asked, field.name) for field in dataclasses.fields(Config)})
+    names = [name.strip() for name in asked.methods.split(",") if name.strip()]
+    try:
+        runs = study.compare(base, names, asked.seeds, folder, fresh=asked.overwrite)
+    except KeyboardInterrupt:
+        print(f"\nstopped; what is done is kept, go on with\n  sspo-teach compare {shlex.join(_without(words))}")
+        return 130
+    figure = study.write(runs, folder, f"sspo-teach compare {shlex.join(words)}")
+    print("\n" + study.table(study.summarize(runs)))
+    for name, (mean, half) in study.differences(runs, names[0]).items():
+        verdict = "one seed cannot tell" if half != half else "not told apart" if abs(mean) <= half else "told apart"
+        print(f"{name} − {names[0]}, sampled: {mean:+.1f} ± {half:.1f} points ({verdict} at 95 %)")
+    print(f"figure: {figure}")
+    return 0
+
+
+def evaluate(words: list[str]) -> int:
+    """``sspo-teach evaluate RUN``."""
+    asked = tyro.cli(EvaluateConfig, prog="sspo-teach evaluate", args=words)
+    _quiet_transformers()
+    from sspo_teach.policies.sampling import Sampling
+    from sspo_teach.training.evaluation import evaluate as judge
+    from sspo_teach.training.trainer import restored
+
+    if asked.problems < 0:
+        raise ValueError(f"problems={asked.problems}: must be 0 (the run's own number) or positive")
+    task, policy, config, step = restored(Path(asked.run))
+    sampling = Sampling(temperature=config.temperature)
+    found = judge(policy, task, asked.problems or config.eval_problems, seed=asked.seed, sampling=sampling)
+    print(f"{config.method} on {config.task} after {step} iterations")
+    for way in ("greedy", "sampled"):
+        for part in ("correct", "format", "finished", "correct_given_format", "correct_given_finished"):
+            print(
+                f"{way + ' ' + part.replace('_', ' '):<34}{_percent(found[way][part]):>18}  of {found[way][part]['n']}"
+            )
+    for text in found["sampled"]["samples"]:
+        print(f"  {text!r}")
+    return 0
+
+
+def methods(words: list[str]) -> int:
+    """``sspo-teach methods [NAME]``."""
+    from sspo_teach.catalog import METHODS, method, table
+
+    asked = tyro.cli(MethodsConfig, prog="sspo-teach methods", args=words)
+    if asked.name:
+        row = method(asked.name)
+        base = METHODS[asked.name.partition(":")[0]]
+        print((base.objective.__doc__ or "").strip())
+        print(f"\n    formula: {row.verified.value}")
+        print("    numbers:", ", ".join(f"{name}={value:g}" for name, value in row.numbers.items()) or "none")
+        print(
+            "    presets:", ", ".join(f"{name} ({_pairs(numbers)})" for name, numbers in row.presets.items()) or "none"
+        )
+    else:
+        print(table())
+    return 0
+
+
+def _defaults(words: Sequence[str]) -> dict[str, Any]:
+    """The defaults that go with the task named in ``words``, so that --help and the run show real numbers."""
+    task = "arithmetic"
+    for i, word in enumerate(words):
+        if word == "--task" and i + 1 < len(words):
+            task = words[i + 1]
+        elif word.startswith("--task="):
+            task = word.partition("=")[2]
+    return {"task": task, **TASK_DEFAULTS[task]} if task in TASK_DEFAULTS else {}
+
+
+def _resume(words: Sequence[str], config: Config) -> str:
+    return f"sspo-teach train {shlex.join([*_without(words), '--resume'])}"
+
+
+def _without(words: Sequence[str]) -> list[str]:
+    return [word for word in words if word not in ("--resume", "--overwrite")]
+
+
+def _percent(share: Mapping[str, Any]) -> str:
+    if share["share"] is None:
+        return "–"
+    return f"{100 * share['share']:.1f} [{100 * share['low']:.1f}, {100 * share['high']:.1f}]"
+
+
+def _pairs(numbers: Mapping[str, float]) -> str:
+    return ", ".join(f"{name}={value:g}" for name, value in numbers.items())
+
+
+def _show_warning(message: Any, category: type[Warning], *rest: Any) -> None:
+    if category.__module__.startswith("sspo_teach") or category is UserWarning:
+        print(f"sspo-teach: warning: {message}", file=sys.stderr)
+
+
+def _quiet_transformers() -> None:
+    """Its bars and notes would drown the run's own."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    getLogger("huggingface_hub").setLevel(ERROR)
+    logging.disable_progress_bar()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

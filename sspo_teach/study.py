@@ -1,0 +1,124 @@
+"""Several runs that differ in one thing: the same start, the same budget, other methods and seeds."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from sspo_teach import plotting
+from sspo_teach.catalog import method
+from sspo_teach.training.config import Config, resolve
+from sspo_teach.training.folder import RunFolder
+from sspo_teach.training.trainer import Trainer
+
+Runs = dict[str, list[list[dict[str, Any]]]]
+
+# two-sided 97.5 % points of Student's t for 1 … 9 degrees of freedom
+T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+
+
+def compare(
+    config: Config, methods: Sequence[str], seeds: int, folder: Path, *, quiet: bool = False, fresh: bool = False
+) -> Runs:
+    """Train every method on every seed under one config; returns method → seed → evaluations.
+
+    Runs of one seed share the warmed start, the prompts and the evaluation: differences are the method's and chance's.
+    A run that is complete in ``folder`` is taken as it is, one that was broken off goes on.
+
+    Raises:
+        ValueError: an unknown method, fewer than two, or no seed. Nothing is trained before all are checked.
+    """
+    if len(methods) < 2 or len(set(methods)) < len(methods):
+        raise ValueError(f"methods={','.join(methods)}: name at least two different ones, e.g. grpo,sspo")
+    if seeds < 1:
+        raise ValueError(f"seeds={seeds}: must be at least 1; 3 show how much is chance")
+    for name in methods:
+        method(name)
+    runs: Runs = {}
+    for seed in range(config.seed, config.seed + seeds):
+        for name in methods:
+            out = folder / f"{name.replace(':', '-')}-s{seed}"
+            run = dataclasses.replace(
+                config, method=name, seed=seed, out=str(out), resume=_started(out) and not fresh, overwrite=fresh
+            )
+            trainer = Trainer(resolve(run), quiet=quiet)
+            trainer.run()
+            runs.setdefault(name, []).append(RunFolder(out).evaluations())
+            if trainer.stop:
+                raise KeyboardInterrupt
+    return runs
+
+
+def summarize(runs: Runs) -> list[dict[str, Any]]:
+    """One row per method and way: means over seeds and the half width of the gain's 95 % t-interval, in points."""
+    rows = []
+    for name, seeds in runs.items():
+        for way in ("greedy", "sampled"):
+            start = [100 * seed[0][way]["correct"]["share"] for seed in seeds]
+            end = [100 * seed[-1][way]["correct"]["share"] for seed in seeds]
+            gain = [b - a for a, b in zip(start, end, strict=True)]
+            mean, half = interval(gain)
+            rows.append(
+                {
+                    "method": name,
+                    "way": way,
+                    "seeds": len(seeds),
+                    "before": statistics.mean(start),
+                    "after": statistics.mean(end),
+                    "gain": mean,
+                    "half_width": half,
+                }
+            )
+    return rows
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Mean and half width of its 95 % t-interval; NaN for the width of a single value."""
+    mean = statistics.mean(values)
+    if len(values) < 2:
+        return mean, math.nan
+    t = T975[len(values) - 2] if len(values) - 2 < len(T975) else 1.96
+    return mean, t * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def differences(runs: Runs, baseline: str, way: str = "sampled") -> dict[str, tuple[float, float]]:
+    """Final accuracy minus the baseline's on the same seed: mean and half width, percentage points."""
+    final = {name: [100 * seed[-1][way]["correct"]["share"] for seed in seeds] for name, seeds in runs.items()}
+    return {
+        name: interval([a - b for a, b in zip(values, final[baseline], strict=True)])
+        for name, values in final.items()
+        if name != baseline
+    }
+
+
+def write(runs: Runs, folder: Path, command: str) -> Path:
+    """Write ``comparison.json`` (evaluations and command), ``comparison.csv`` (summary) and ``comparison.png``."""
+    (folder / "comparison.json").write_text(json.dumps({"command": command, "runs": runs}, indent=1))
+    rows = summarize(runs)
+    with (folder / "comparison.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    return plotting.save(plotting.comparison(runs), folder / "comparison.png")
+
+
+def _started(out: Path) -> bool:
+    return any((out / "checkpoints").glob("step-*"))
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The summary as aligned text."""
+    lines = [f"{'method':<20}{'way':<10}{'before':>8}{'after':>8}{'gain':>8}   95 % interval of the gain"]
+    for row in rows:
+        half = row["half_width"]
+        band = "one seed: unknown" if math.isnan(half) else f"{row['gain'] - half:+.1f} … {row['gain'] + half:+.1f}"
+        lines.append(
+            f"{row['method']:<20}{row['way']:<10}{row['before']:>8.1f}{row['after']:>8.1f}{row['gain']:>+8.1f}   {band}"
+        )
+    return "\n".join(lines)
