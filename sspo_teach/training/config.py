@@ -98,7 +98,7 @@ class Config:
     resample_limit: int = 3
     """How often a method that keeps only groups with signal (DAPO) may sample again; then it takes what is there."""
     reuse_sampler_logp: bool = False
-    """Take the sampler's own log-probabilities as the old ones and save the scoring pass (differences of about 1e-6)."""
+    """Take the sampler's own log-probabilities as the old ones; saves the scoring pass, differs by about 1e-6."""
     share_prompts: bool = True
     """Send each prompt through the model once and share its keys and values within the group."""
     shuffle_rewards: bool = False
