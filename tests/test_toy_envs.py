@@ -102,7 +102,7 @@ def test_steps_agree_with_the_score_of_the_whole_response(game):
 
 @pytest.mark.parametrize("game", GAMES, ids=str)
 def test_vector_env_agrees_with_the_score(game):
-    env, rng, ended = TokenVectorEnv(game, num_envs=7), np.random.default_rng(1), 0
+    env, rng, ended, prompts = TokenVectorEnv(game, num_envs=7), np.random.default_rng(1), 0, set()
     env.reset(seed=0)
     over = np.zeros(7, dtype=bool)
     for _ in range(60):
@@ -111,15 +111,17 @@ def test_vector_env_agrees_with_the_score(game):
         assert not (over & (terminated | truncated)).any()  # replaced at this step, with an empty response
         assert (observation["response"][over] == PAD).all()
         over = terminated | truncated
-        verdict = game.score(
-            env._problems, observation["response"], np.arange(game.max_new_tokens) < env._lengths[:, None]
-        )
+        verdict = game.score(env._problems, observation["response"])
         np.testing.assert_array_equal(rewards, np.where(over, verdict["reward"], 0))
         for part, flags in info.items():
             np.testing.assert_array_equal(flags, over & verdict[part])
         np.testing.assert_array_equal(terminated, over & verdict["finished"])
+        assert not (terminated & truncated).any()
+        np.testing.assert_array_equal(observation["prompt"], game.encode(env._problems))
+        prompts |= set(map(tuple, observation["prompt"]))
         ended += over.sum()
     assert ended > 30
+    assert len(prompts) > (2 if isinstance(game, Bandit) else 7)
 
 
 @pytest.mark.parametrize("name", [ARITHMETIC, BANDIT])
@@ -133,6 +135,7 @@ def test_make_vec(name, mode):
             observation, rewards, *_ = env.step(env.action_space.sample())
     assert observation["prompt"].shape == first["prompt"].shape == (3, env.single_observation_space["prompt"].shape[0])
     assert rewards.shape == (3,)
+    assert (first["response"] == PAD).all()  # an observation is not written over
     np.testing.assert_array_equal(first["prompt"], env.reset(seed=5)[0]["prompt"])
 
 
@@ -250,6 +253,13 @@ def test_held_out_is_distinct_nested_and_follows_the_digits():
 
 
 # arithmetic: sampling
+
+
+@pytest.mark.parametrize(("digits", "operands"), [((2, 2), range(10, 100)), ((1, 2), range(100))])
+def test_every_operand_of_the_right_length_is_asked(digits, operands):
+    game = Arithmetic(operations="-", digits=digits)
+    for problems in (game.sample(np.random.default_rng(0), 6000), game.held_out(10**6)):
+        assert set(problems[:, 0]) == set(problems[:, 2]) == set(operands)
 
 
 def test_operations_and_digits_have_equal_chances():

@@ -23,7 +23,7 @@ Bools = NDArray[np.bool_]
 
 def copy(context: str, word: str) -> float:
     """Say the context again: the share of letters in their place."""
-    return sum(a == b for a, b in zip(context, word, strict=False)) / max(len(context), len(word))
+    return sum(a == b for a, b in zip(context, word, strict=False)) / len(context)
 
 
 def sort(context: str, word: str) -> float:

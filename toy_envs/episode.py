@@ -95,8 +95,7 @@ class TokenEnv(gym.Env[Observation, Any]):
         truncated = not terminated and self._length == len(self._response)
         reward, info = 0.0, dict.fromkeys(PARTS, False)
         if terminated or truncated:
-            said = np.arange(len(self._response)) < self._length
-            verdict = self.game.score(self._problem, self._response[None], said[None])
+            verdict = self.game.score(self._problem, self._response[None])
             reward, info = float(verdict["reward"][0]), {part: bool(verdict[part][0]) for part in PARTS}
             self._length = None
         return self._observe(), reward, terminated, truncated, info
@@ -158,10 +157,9 @@ class TokenVectorEnv(VectorEnv[Observation, Any, NDArray]):
         terminated = playing & (actions == EOS)
         truncated = playing & ~terminated & (self._lengths == self.game.max_new_tokens)
         self._over = terminated | truncated
-        said = np.arange(self.game.max_new_tokens) < self._lengths[:, None]
-        verdict = self.game.score(self._problems, self._responses, said)
+        verdict = self.game.score(self._problems, self._responses)
         rewards = np.where(self._over, verdict["reward"], 0.0)
-        return self._observe(), rewards, terminated, truncated, {part: verdict[part] & self._over for part in PARTS}
+        return self._observe(), rewards, terminated, truncated, {part: verdict[part] for part in PARTS}
 
     def render(self) -> tuple[str, ...] | None:
         """Each prompt and response so far."""
