@@ -188,7 +188,8 @@ def evaluate(words: list[str]) -> int:
         raise ValueError(f"problems={asked.problems}: must be 0 (the run's own number) or positive")
     task, policy, config, step = restored(Path(asked.run))
     sampling = Sampling(temperature=config.temperature)
-    found = judge(policy, task, asked.problems or config.eval_problems, seed=asked.seed, sampling=sampling)
+    problems, length = asked.problems or config.eval_problems, config.eval_new_tokens
+    found = judge(policy, task, problems, max_new_tokens=length, seed=asked.seed, sampling=sampling)
     print(f"{config.method} on {config.task} after {step} iterations")
     for way in ("greedy", "sampled"):
         for part in ("correct", "format", "finished", "correct_given_format", "correct_given_finished"):

@@ -20,19 +20,21 @@ AUTO: Any = None  # "choose by task": filled in by resolve()
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "arithmetic": {
         "model": "tiny", "steps": 120, "prompts": 64, "lr": 1e-3, "warmup_steps": 600, "max_new_tokens": 0,
-        "eval_problems": 1000, "eval_every": 20, "micro_batch": 0,
+        "eval_problems": 1000, "eval_new_tokens": 0, "eval_every": 20, "micro_batch": 0,
+        "minibatches": 4,
     },
     "bandit": {
         "model": "tiny", "steps": 100, "prompts": 32, "lr": 1e-3, "warmup_steps": 0, "max_new_tokens": 0,
-        "eval_problems": 1000, "eval_every": 20, "micro_batch": 0,
+        "eval_problems": 1000, "eval_new_tokens": 0, "eval_every": 20, "micro_batch": 0,
+        "minibatches": 4,
     },
     "arithmetic-text": {
         "model": "", "steps": 20, "prompts": 6, "lr": 5e-6, "warmup_steps": 0, "max_new_tokens": 12,
-        "eval_problems": 100, "eval_every": 5, "micro_batch": 24,
+        "eval_problems": 100, "eval_new_tokens": 32, "eval_every": 10, "micro_batch": 24, "minibatches": 2,
     },
     "gsm8k": {
         "model": "", "steps": 100, "prompts": 8, "lr": 1e-6, "warmup_steps": 0, "max_new_tokens": 256,
-        "eval_problems": 200, "eval_every": 20, "micro_batch": 8,
+        "eval_problems": 200, "eval_new_tokens": 0, "eval_every": 20, "micro_batch": 8, "minibatches": 2,
     },
 }  # fmt: skip
 
@@ -59,7 +61,7 @@ class Config:
     """Prompts per iteration."""
     group_size: int = 8
     """G: responses per prompt, at least 2 where advantages use group statistics."""
-    minibatches: int = 4
+    minibatches: int = AUTO
     """Optimizer updates per pass over a rollout batch. With one in all, ratios stay 1 and every gate is inert."""
     epochs: int = 1
     """Passes over each rollout batch."""
@@ -89,6 +91,8 @@ class Config:
     """Supervised steps that give the tiny model a start worth training, as pretraining does. Cached."""
     eval_problems: int = AUTO
     """Held-out problems for the evaluation before, during and after."""
+    eval_new_tokens: int = AUTO
+    """Longest response in evaluations; 0 is as in training. Larger tells "has not finished" from "cannot answer"."""
     eval_every: int = AUTO
     """Iterations between evaluations."""
     save_every: int = 20
@@ -147,7 +151,7 @@ def resolve(config: Config) -> Config:
     row = method_of(config)  # refuses unknown names now, not after minutes of warm-up
     at_least = {
         "steps": 0, "prompts": 1, "group_size": 1, "minibatches": 1, "epochs": 1, "micro_batch": 0, "max_new_tokens": 0,
-        "warmup_steps": 0, "eval_problems": 1, "eval_every": 1, "save_every": 1, "resample_limit": 0, "threads": 0,
+        "warmup_steps": 0, "eval_problems": 1, "eval_new_tokens": 0, "eval_every": 1, "save_every": 1, "resample_limit": 0, "threads": 0,
         "lr_warmup": 0,
     }  # fmt: skip
     for name, least in at_least.items():

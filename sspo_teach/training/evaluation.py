@@ -56,10 +56,16 @@ def evaluate(
     task: Task,
     problems: int,
     *,
+    max_new_tokens: int = 0,
     seed: int = 0,
     sampling: Sampling = Sampling(),  # noqa: B008
 ) -> dict[str, Any]:
     """Answer the first ``problems`` held-out problems once greedily and once sampled.
+
+    Args:
+        max_new_tokens: longest answer; 0 takes the task's.
+        seed: of the sampled answers.
+        sampling: of the sampled answers; here truncation by top-k or top-p is harmless.
 
     Returns:
         JSON-able: ``greedy`` and ``sampled``, each with shares ``correct``, ``format``, ``finished``,
@@ -68,14 +74,15 @@ def evaluate(
     """
     prompts = task.prompts(problems, rng=np.random.default_rng(0), split="test")
     generator = torch.Generator(policy.device).manual_seed(seed)
+    length = max_new_tokens or task.max_new_tokens
     return {
-        "greedy": _answers(policy, task, prompts, GREEDY, generator),
-        "sampled": _answers(policy, task, prompts, sampling, generator),
+        "greedy": _answers(policy, task, prompts, GREEDY, generator, length),
+        "sampled": _answers(policy, task, prompts, sampling, generator, length),
     }
 
 
 def _answers(
-    policy: CausalLM, task: Task, prompts: Prompts, sampling: Sampling, generator: torch.Generator
+    policy: CausalLM, task: Task, prompts: Prompts, sampling: Sampling, generator: torch.Generator, length: int
 ) -> dict[str, Any]:
     parts: dict[str, list[torch.Tensor]] = {}
     texts: list[str] = []
@@ -84,7 +91,7 @@ def _answers(
         out = policy.generate(
             prompts.tokens[rows].to(policy.device),
             prompts.mask[rows].to(policy.device),
-            max_new_tokens=task.max_new_tokens,
+            max_new_tokens=length,
             stop_ids=task.stop_ids,
             pad_id=task.pad_id,
             sampling=sampling,

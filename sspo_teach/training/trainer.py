@@ -218,7 +218,14 @@ class Trainer:
         """Judge the policy on held-out problems and write it down."""
         config = self.config
         sampling = Sampling(temperature=config.temperature)
-        found = evaluate(self.policy, self.task, config.eval_problems, seed=config.seed, sampling=sampling)
+        found = evaluate(
+            self.policy,
+            self.task,
+            config.eval_problems,
+            max_new_tokens=config.eval_new_tokens,
+            seed=config.seed,
+            sampling=sampling,
+        )
         self.folder.add_evaluation(self.step, found)
         return found
 
