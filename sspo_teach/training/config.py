@@ -19,12 +19,12 @@ AUTO: Any = None  # "choose by task": filled in by resolve()
 
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "arithmetic": {
-        "model": "tiny", "steps": 120, "prompts": 64, "lr": 1e-3, "warmup_steps": 600, "max_new_tokens": 0,
-        "eval_problems": 1000, "eval_new_tokens": 0, "eval_every": 20, "micro_batch": 0,
+        "model": "tiny", "steps": 150, "prompts": 128, "lr": 3e-4, "warmup_steps": 150, "max_new_tokens": 0,
+        "eval_problems": 1000, "eval_new_tokens": 0, "eval_every": 25, "micro_batch": 0,
         "minibatches": 4,
     },
     "bandit": {
-        "model": "tiny", "steps": 100, "prompts": 32, "lr": 1e-3, "warmup_steps": 0, "max_new_tokens": 0,
+        "model": "tiny", "steps": 100, "prompts": 32, "lr": 3e-4, "warmup_steps": 0, "max_new_tokens": 0,
         "eval_problems": 1000, "eval_new_tokens": 0, "eval_every": 20, "micro_batch": 0,
         "minibatches": 4,
     },
@@ -151,7 +151,8 @@ def resolve(config: Config) -> Config:
     row = method_of(config)  # refuses unknown names now, not after minutes of warm-up
     at_least = {
         "steps": 0, "prompts": 1, "group_size": 1, "minibatches": 1, "epochs": 1, "micro_batch": 0, "max_new_tokens": 0,
-        "warmup_steps": 0, "eval_problems": 1, "eval_new_tokens": 0, "eval_every": 1, "save_every": 1, "resample_limit": 0, "threads": 0,
+        "warmup_steps": 0, "eval_problems": 1, "eval_new_tokens": 0, "eval_every": 1, "save_every": 1, "resample_limit": 0,
+        "threads": 0,
         "lr_warmup": 0,
     }  # fmt: skip
     for name, least in at_least.items():
