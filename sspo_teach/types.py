@@ -64,7 +64,14 @@ class Task(Protocol):
     max_new_tokens: int
 
     def prompts(self, n: int, *, rng: np.random.Generator, split: str = "train", progress: float = 1.0) -> Prompts:
-        """Draw n prompts. ``split`` is "train" or "test", disjoint where there is anything to generalise to; ``progress`` in [0, 1] drives a curriculum."""
+        """Draw n prompts.
+
+        Args:
+            n: how many; fewer may come from "test" where it holds fewer.
+            rng: the only source of chance of "train"; "test" is a fixed list.
+            split: "train" or "test", disjoint where there is anything to generalise to.
+            progress: in [0, 1], drives a curriculum.
+        """
         ...
 
     def score(self, problems: tuple[Any, ...], tokens: Tensor, mask: Tensor) -> Scores:

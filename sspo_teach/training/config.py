@@ -149,12 +149,9 @@ def resolve(config: Config) -> Config:
             "such as Qwen/Qwen2.5-0.5B-Instruct"
         )
     row = method_of(config)  # refuses unknown names now, not after minutes of warm-up
-    at_least = {
-        "steps": 0, "prompts": 1, "group_size": 1, "minibatches": 1, "epochs": 1, "micro_batch": 0, "max_new_tokens": 0,
-        "warmup_steps": 0, "eval_problems": 1, "eval_new_tokens": 0, "eval_every": 1, "save_every": 1, "resample_limit": 0,
-        "threads": 0,
-        "lr_warmup": 0,
-    }  # fmt: skip
+    positive = ("prompts", "group_size", "minibatches", "epochs", "eval_problems", "eval_every", "save_every")
+    counts = ("steps", "micro_batch", "max_new_tokens", "eval_new_tokens", "warmup_steps", "lr_warmup")
+    at_least = {**dict.fromkeys(positive, 1), **dict.fromkeys((*counts, "resample_limit", "threads"), 0)}
     for name, least in at_least.items():
         if getattr(config, name) < least:
             raise ValueError(f"{name}={getattr(config, name)}: must be at least {least}")
@@ -230,9 +227,17 @@ def _reader(default: Any) -> Callable[[str], Any]:
     if isinstance(default, bool):
         return _yes_or_no
     if isinstance(default, tuple):
-        kind = type(default[0]) if default else str
-        return lambda text: tuple(kind(part) for part in text.split(","))
+        return lambda text: _tuple(text, default)
     return type(default) if isinstance(default, (int, float)) else str
+
+
+def _tuple(text: str, default: tuple[Any, ...]) -> tuple[Any, ...]:
+    """ "1,3" as (1, 3); a single value stands for all, so "3" is (3, 3)."""
+    kind = type(default[0]) if default else str
+    values = tuple(kind(part) for part in text.split(","))
+    if default and len(values) not in (1, len(default)):
+        raise ValueError(f"write {len(default)} values with a comma between, or one for all")
+    return values * len(default) if len(values) == 1 and default else values
 
 
 def _yes_or_no(text: str) -> bool:
