@@ -71,8 +71,10 @@ def test_rollout_forms_are_the_tensor_forms():
 @pytest.mark.parametrize("estimator", [normalized, partial(normalized, eps=1e-8), centered, leave_one_out])
 def test_equal_rewards_give_exactly_zero(value, estimator):
     """Eight float32 rewards of 0.1 have a mean that is not 0.1: |A| = 0.41 at ε = 1e-8, were it not set to 0."""
-    found = estimator(torch.full((8,), value), torch.zeros(8, dtype=torch.int64))
-    assert found.equal(torch.zeros(8, 1))
+    for n in (2, 3, 6, 7, 8, 10, 13):
+        for dtype in (torch.float32, torch.float64):
+            found = estimator(torch.full((n,), value, dtype=dtype), torch.zeros(n, dtype=torch.int64))
+            assert found.equal(torch.zeros(n, 1, dtype=dtype))
 
 
 def test_the_residue_is_real():
