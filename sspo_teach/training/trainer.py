@@ -82,7 +82,7 @@ class Trainer:
         self.controller = self.method.controller()
         self.reference = self._reference()
         self.optimizer = torch.optim.AdamW(
-            self.policy.model.parameters(), lr=config.lr, weight_decay=config.weight_decay
+            self.policy.model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
         )
         self.step = 0
         self.counts = {"responses": 0, "tokens": 0, "updates": 0, "rejected": 0}
