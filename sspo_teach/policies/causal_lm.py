@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, DynamicCache, Qwen2Config, Qwen2ForCausalLM
 
@@ -245,10 +246,14 @@ def load_policy(source: str | Path, *, device: str = "cpu", dtype: torch.dtype =
         ValueError: nothing can be loaded from ``source``; the message says what was tried and how to go on.
     """
     name, extra = locate(source)
+    safe = {"trust_remote_code": False, "use_safetensors": True}  # no code and no pickle of a stranger's
+    read: Any = AutoModelForCausalLM.from_pretrained
     try:
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=dtype, trust_remote_code=False, **extra)
-    except (OSError, ValueError, ImportError) as error:
+        model, report = read(name, dtype=dtype, output_loading_info=True, **safe, **extra)
+    except (OSError, ValueError, ImportError, RuntimeError, SafetensorError) as error:
         raise ValueError(cannot_load("model", source, error)) from error
+    if missing := sorted(report["missing_keys"]):  # transformers would leave them random
+        raise ValueError(cannot_load("model", source, ValueError(f"it lacks {', '.join(missing[:3])}.")))
     return CausalLM(model).to(device)
 
 
@@ -258,9 +263,12 @@ def load_tokenizer(source: str | Path) -> Any:
 
     name, extra = locate(source)
     try:
-        return AutoTokenizer.from_pretrained(name, trust_remote_code=False, **extra)
+        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=False, **extra)
     except (OSError, ValueError, ImportError) as error:
         raise ValueError(cannot_load("tokenizer of model", source, error)) from error
+    if len(tokenizer) <= len(tokenizer.all_special_ids):  # what transformers makes of a folder without its files
+        raise ValueError(cannot_load("tokenizer of model", source, ValueError("its vocabulary is empty.")))
+    return tokenizer
 
 
 def locate(source: str | Path) -> tuple[str, dict[str, str]]:
