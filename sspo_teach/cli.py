@@ -22,6 +22,7 @@ from typing import Any
 
 import tyro
 
+from sspo_teach.tensors import unknown
 from sspo_teach.training.config import TASK_DEFAULTS, Config
 
 HELP = """usage: sspo-teach COMMAND [OPTIONS]
@@ -96,12 +97,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:  # a full disk, a folder that may not be written
+        print(f"sspo-teach: {error}", file=sys.stderr)
+        return 1
 
 
 def train(words: list[str]) -> int:
     """``sspo-teach train``: run, then a table before and after, and a learning curve."""
     config = tyro.cli(Config, prog="sspo-teach train", args=words, default=Config(**_defaults(words)))
     _quiet_transformers()
+    from sspo_teach.training import checkpoint
     from sspo_teach.training.trainer import Trainer
 
     trainer = Trainer(config)
@@ -112,9 +117,16 @@ def train(words: list[str]) -> int:
         f"{config.prompts}×{config.group_size} responses, {config.minibatches * config.epochs} updates each, "
         f"lr {config.lr:g}, T = {config.temperature:g}, on {config.device}"
     )
-    path = trainer.run()
-    if trainer.stop:
-        print(f"\nstopped after iteration {trainer.step}, all saved; go on with\n  {_resume(words, config)}")
+    go_on = f"go on with\n  sspo-teach train {shlex.join([*_without(words), '--resume'])}"
+    try:
+        path = trainer.run()
+    except KeyboardInterrupt:
+        if not checkpoint.found(trainer.folder.checkpoints):
+            raise
+        print(f"\nleft at once, the last checkpoint stands; {go_on}")
+        return 130
+    if trainer.step < config.steps:
+        print(f"\nstopped after iteration {trainer.step}, all saved; {go_on}")
         return 130
     print(report(path))
     return 0
@@ -228,11 +240,9 @@ def _defaults(words: Sequence[str]) -> dict[str, Any]:
             task = words[i + 1]
         elif word.startswith("--task="):
             task = word.partition("=")[2]
-    return {"task": task, **TASK_DEFAULTS[task]} if task in TASK_DEFAULTS else {}
-
-
-def _resume(words: Sequence[str], config: Config) -> str:
-    return f"sspo-teach train {shlex.join([*_without(words), '--resume'])}"
+    if task not in TASK_DEFAULTS:
+        raise ValueError(unknown("task", task, TASK_DEFAULTS))
+    return {"task": task, **TASK_DEFAULTS[task]}
 
 
 def _without(words: Sequence[str]) -> list[str]:

@@ -13,6 +13,7 @@ from matplotlib.ticker import PercentFormatter
 
 # Okabe & Ito's palette: told apart by readers with any colour vision
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+LINES = ("-", "--", ":")  # for the methods that no colour is left for
 WAYS = {"greedy": "greedy", "sampled": "sampled (T = {temperature:g})"}
 
 
@@ -89,10 +90,12 @@ def comparison(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> Fig
     """
     figure = Figure(figsize=(9.6, 3.8), layout="constrained")
     for axes, (way, label) in zip(figure.subplots(1, 2, sharey=True), WAYS.items(), strict=True):
-        for (name, seeds), colour in zip(runs.items(), COLOURS, strict=False):
-            steps = [entry["step"] for entry in seeds[0]]
-            shares = np.array([[entry[way]["correct"]["share"] for entry in seed] for seed in seeds])
-            axes.plot(steps, shares.mean(0), "o-", ms=3, color=colour, label=name)
+        for i, (name, seeds) in enumerate(runs.items()):
+            colour, line = COLOURS[i % len(COLOURS)], LINES[i // len(COLOURS) % len(LINES)]
+            solved = [{entry["step"]: entry[way]["correct"]["share"] for entry in seed} for seed in seeds]
+            steps = [step for step in solved[0] if all(step in seed for seed in solved)]
+            shares = np.array([[seed[step] for step in steps] for seed in solved])
+            axes.plot(steps, shares.mean(0), line, marker="o", ms=3, color=colour, label=name)
             axes.fill_between(steps, shares.min(0), shares.max(0), color=colour, alpha=0.15, lw=0)
         n = len(next(iter(runs.values())))
         _share_axis(axes, "held-out problems solved")

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from sspo_teach import plotting
-from sspo_teach.catalog import method
+from sspo_teach.training.checkpoint import found
 from sspo_teach.training.config import Config, resolve
-from sspo_teach.training.folder import RunFolder
 from sspo_teach.training.trainer import Trainer
 
 Runs = dict[str, list[list[dict[str, Any]]]]
@@ -32,26 +31,27 @@ def compare(
     A run that is complete in ``folder`` is taken as it is, one that was broken off goes on.
 
     Raises:
-        ValueError: an unknown method, fewer than two, or no seed. Nothing is trained before all are checked.
+        ValueError: an option that cannot work, fewer than two methods, or no seed. Nothing is trained before all are
+            checked.
     """
     if len(methods) < 2 or len(set(methods)) < len(methods):
         raise ValueError(f"methods={','.join(methods)}: name at least two different ones, e.g. grpo,sspo")
     if seeds < 1:
         raise ValueError(f"seeds={seeds}: must be at least 1; 3 show how much is chance")
-    for name in methods:
-        method(name)
-    runs: Runs = {}
+    plan = []
     for seed in range(config.seed, config.seed + seeds):
         for name in methods:
             out = folder / f"{name.replace(':', '-')}-s{seed}"
-            run = dataclasses.replace(
-                config, method=name, seed=seed, out=str(out), resume=_started(out) and not fresh, overwrite=fresh
-            )
-            trainer = Trainer(resolve(run), quiet=quiet)
-            trainer.run()
-            runs.setdefault(name, []).append(RunFolder(out).evaluations())
-            if trainer.stop:
-                raise KeyboardInterrupt
+            go_on = bool(found(out / "checkpoints")) and not fresh
+            run = dataclasses.replace(config, method=name, seed=seed, out=str(out), resume=go_on, overwrite=fresh)
+            plan.append(resolve(run))
+    runs: Runs = {}
+    for run in plan:
+        trainer = Trainer(run, quiet=quiet)
+        trainer.run()
+        if trainer.stop:
+            raise KeyboardInterrupt
+        runs.setdefault(run.method, []).append(trainer.folder.evaluations())
     return runs
 
 
@@ -106,10 +106,6 @@ def write(runs: Runs, folder: Path, command: str) -> Path:
         writer.writeheader()
         writer.writerows(rows)
     return plotting.save(plotting.comparison(runs), folder / "comparison.png")
-
-
-def _started(out: Path) -> bool:
-    return any((out / "checkpoints").glob("step-*"))
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:

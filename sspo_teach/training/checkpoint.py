@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -52,21 +54,25 @@ def found(folder: Path) -> list[int]:
 
 
 def load(folder: Path) -> Checkpoint:
-    """The newest checkpoint.
+    """The newest checkpoint that can be read.
 
     Raises:
         ValueError: there is none.
     """
     steps = found(folder)
-    if not steps:
-        raise ValueError(f"resume=True, but {folder} holds no checkpoint; start the run without --resume")
-    path = folder / f"step-{steps[-1]}"
-    return Checkpoint(
-        step=steps[-1],
-        model=load_file(path / "model.safetensors"),
-        optimizer=load_file(path / "optimizer.safetensors"),
-        state=json.loads((path / "state.json").read_text()),
-    )
+    for step in reversed(steps):
+        path = folder / f"step-{step}"
+        try:
+            return Checkpoint(
+                step=step,
+                model=load_file(path / "model.safetensors"),
+                optimizer=load_file(path / "optimizer.safetensors"),
+                state=json.loads((path / "state.json").read_text()),
+            )
+        except (OSError, ValueError, SafetensorError) as error:
+            warnings.warn(f"{path} cannot be read ({error}); the checkpoint before it is taken", stacklevel=2)
+    held = f"{len(steps)} checkpoints, none of which can be read" if steps else "no checkpoint"
+    raise ValueError(f"{folder} holds {held}: start the run again, without --resume")
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

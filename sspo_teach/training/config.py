@@ -80,7 +80,7 @@ class Config:
     beta: float = 0.0
     """Weight of the KL divergence to the frozen initial policy."""
     kl: Literal["k1", "k2", "k3"] = "k3"
-    """Estimator of that divergence."""
+    """Estimator of that divergence in the loss; the reward takes k1."""
     kl_in: Literal["loss", "reward"] = "loss"
     """Where it enters: added to the loss, or subtracted from the reward (summed over tokens)."""
     temperature: float = 1.0
@@ -150,12 +150,17 @@ def resolve(config: Config) -> Config:
         )
     row = method_of(config)  # refuses unknown names now, not after minutes of warm-up
     positive = ("prompts", "group_size", "minibatches", "epochs", "eval_problems", "eval_every", "save_every")
-    counts = ("steps", "micro_batch", "max_new_tokens", "eval_new_tokens", "warmup_steps", "lr_warmup")
+    counts = ("seed", "steps", "micro_batch", "max_new_tokens", "eval_new_tokens", "warmup_steps", "lr_warmup")
     at_least = {**dict.fromkeys(positive, 1), **dict.fromkeys((*counts, "resample_limit", "threads"), 0)}
     for name, least in at_least.items():
         if getattr(config, name) < least:
             raise ValueError(f"{name}={getattr(config, name)}: must be at least {least}")
     try_out(row)
+    try:
+        torch.empty(0, device=config.device)
+    except (AssertionError, RuntimeError, NotImplementedError) as error:  # whichever torch chooses
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device={config.device!r}: {reason}; --device cpu always works") from error
     for name in ("lr", "temperature"):
         value = getattr(config, name)
         if not (value > 0 and math.isfinite(value)):
@@ -164,6 +169,8 @@ def resolve(config: Config) -> Config:
         value = getattr(config, name)
         if not (value >= 0 and math.isfinite(value)):
             raise ValueError(f"{name}={value}: must be 0 or a positive number")
+    if config.beta and (config.kl, config.kl_in) == ("k1", "loss"):
+        raise ValueError("kl='k1': its gradient as a loss is 0 on average; use k2 or k3, or --kl-in reward")
     if row.critic is None and config.group_size < 2:
         raise ValueError(
             f"group_size={config.group_size}: {config.method} compares the responses to one prompt; use 2 or more"

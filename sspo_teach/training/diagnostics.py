@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from sspo_teach.objectives.advantages import has_signal
-from sspo_teach.tensors import log_ratio, masked_mean, stale
+from sspo_teach.tensors import log_ratio, stale
 from sspo_teach.types import Rollout
 
 COLUMNS: Mapping[str, str] = {
@@ -16,7 +16,7 @@ COLUMNS: Mapping[str, str] = {
     "responses": "sampled responses so far, resampled groups included",
     "tokens": "sampled response tokens so far",
     "updates": "optimizer updates so far",
-    "rejected": "updates skipped so far because their batch was too stale",
+    "rejected": "updates skipped so far: their batch was too stale, or their gradient not finite",
     "resampled": "prompts sampled again in this iteration because their group had no signal",
     "reward": "mean reward of the samples, as the task gave it",
     "correct": "share of correct samples",
@@ -66,7 +66,7 @@ def of_samples(rollout: Rollout, task_rewards: Tensor, entropy: Tensor) -> dict[
         "length": mask.sum(1).float().mean().item(),
         "empty": (~mask.any(1)).sum().item(),
         "repetition": _share((response[:, 1:] == response[:, :-1])[pairs]),
-        "entropy": entropy[mask].mean().item() if mask.any() else 0.0,
+        "entropy": _mean(entropy[mask]),
     }
 
 
@@ -102,28 +102,28 @@ def summarize(
         "removed_corrective": _removed(weight, r, a, (r - 1) * a < 0),
         "removed_extending": _removed(weight, r, a, extending),
         **_quantiles("coefficient", weight),
-        "kl_k1": masked_mean(-log_r, mask).mean().item(),
+        "kl_k1": _mean(-log_r[mask]),
         "kl_k3": behaviour_kl(logp, rollout),
         "ess": (1 / (importance.square().sum() * len(importance))).item() if len(importance) else 0.0,
         "stale": stale(logp, rollout.logp_old, mask).item(),
     }
     if rollout.logp_ref is not None:
         u = log_ratio(logp, rollout.logp_ref, mask)
-        out["kl_ref"] = ((-u).expm1() + u)[mask].mean().item()
+        out["kl_ref"] = _mean(((-u).expm1() + u)[mask])
     return out
 
 
 def behaviour_kl(logp: Tensor, rollout: Rollout) -> float:
     """Mean k3 estimate of KL(old ‖ new) over the response tokens: how stale the batch has become."""
     log_r = log_ratio(logp, rollout.logp_old, rollout.mask)[rollout.mask]
-    return (log_r.expm1() - log_r).mean().item() if len(log_r) else 0.0
+    return _mean(log_r.expm1() - log_r)
 
 
 def aggregation_of(normalize: Callable[..., Tensor], mask: Tensor) -> Tensor:
     """∂normalize(x)/∂x, (B, T): the factor that a normalizer puts on each token."""
-    x = torch.ones(mask.shape, requires_grad=True)
-    normalize(x, mask.cpu()).backward()
-    return (torch.zeros_like(x) if x.grad is None else x.grad).to(mask.device)
+    x = torch.ones(mask.shape, device=mask.device, requires_grad=True)
+    normalize(x, mask).backward()
+    return torch.zeros_like(x) if x.grad is None else x.grad
 
 
 def _removed(weight: Tensor, ratio: Tensor, advantage: Tensor, where: Tensor) -> float:
@@ -133,7 +133,11 @@ def _removed(weight: Tensor, ratio: Tensor, advantage: Tensor, where: Tensor) ->
 
 
 def _share(x: Tensor) -> float:
-    return x.float().mean().item() if x.numel() else 0.0
+    return _mean(x.float())
+
+
+def _mean(x: Tensor) -> float:
+    return x.mean().item() if x.numel() else 0.0
 
 
 def _quantiles(name: str, x: Tensor) -> dict[str, float]:

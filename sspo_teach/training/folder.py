@@ -34,8 +34,8 @@ class RunFolder:
         self.path = path
         self.checkpoints = path / "checkpoints"
 
-    def create(self, config: Config, numbers: Mapping[str, Any]) -> None:
-        """Start anew.
+    def check_free(self, config: Config) -> None:
+        """Look, before anything takes time, whether a run may start here.
 
         Raises:
             ValueError: the folder holds a run, and the config does not say what to do with it.
@@ -45,6 +45,11 @@ class RunFolder:
                 f"{self.path} already holds a run: --resume goes on with it, --overwrite starts it again, "
                 "--out FOLDER puts this one elsewhere"
             )
+        if self.path.exists() and not self.path.is_dir():
+            raise ValueError(f"out={str(self.path)!r} is a file; a run needs a folder of its own: --out FOLDER")
+
+    def create(self, config: Config, numbers: Mapping[str, Any]) -> None:
+        """Start anew, whatever was here."""
         for name in ("checkpoints", "reference"):
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in ("history.csv", "timing.csv", "samples.jsonl", "evaluation.json", "curve.png", "config.json"):
@@ -130,8 +135,10 @@ def read_config(path: Path) -> Config:
         raise ValueError(f"{path} holds no run: config.json is missing; `sspo-teach train` writes one")
     try:
         settings = json.loads(file.read_text())
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise ValueError(f"{file} is not JSON ({error}); the run cannot be read") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"{file} holds a {type(settings).__name__}, not settings by name; the run cannot be read")
     names = {field.name for field in dataclasses.fields(Config)}
     known: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in settings.items() if name in names

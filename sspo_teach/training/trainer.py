@@ -75,9 +75,11 @@ class Trainer:
         self.folder = RunFolder(config.folder)
         if config.resume:
             self.folder.reopen(config)
+            self.task, self.policy = build(dataclasses.replace(config, warmup_steps=0))  # the checkpoint has it all
         else:
-            self.folder.create(config, self.method.numbers)
-        self.task, self.policy = build(config, quiet=quiet)
+            self.folder.check_free(config)
+            self.task, self.policy = build(config, quiet=quiet)
+            self.folder.create(config, self.method.numbers)  # last: what cannot be built deletes no run
         self.normalizer: Normalizer = self.method.normalize(self.task.max_new_tokens)
         self.controller = self.method.controller()
         self.reference = self._reference()
@@ -101,7 +103,7 @@ class Trainer:
         stands.
         """
         config = self.config
-        if self.step == 0:
+        if self.step == 0 and not config.resume:
             self.evaluate()
             self.save()
         bar = tqdm(
@@ -116,8 +118,10 @@ class Trainer:
                 )
                 if self.step % config.eval_every == 0 or self.step == config.steps:
                     self.evaluate()
-                if self.step % config.save_every == 0 or self.step == config.steps or self.stop:
+                if self.step % config.save_every == 0 or self.step == config.steps:
                     self.save()
+            if self.stop and self.step not in checkpoint.found(self.folder.checkpoints):
+                self.save()
         return self.folder.path
 
     def iterate(self) -> dict[str, float]:

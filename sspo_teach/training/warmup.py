@@ -42,7 +42,6 @@ def warmed(policy: CausalLM, task: Task, steps: int, *, seed: int, label: str, q
         aside = folder.with_name(f".{folder.name}-{os.getpid()}")
         policy.save(aside)
         (aside / "key.json").write_text(key)
-        shutil.rmtree(folder, ignore_errors=True)
         try:
             aside.rename(folder)
         except OSError:  # another run was faster
