@@ -19,24 +19,27 @@ AUTO: Any = None  # "choose by task": filled in by resolve()
 
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "arithmetic": {
-        "model": "tiny", "steps": 150, "prompts": 128, "lr": 3e-4, "warmup_steps": 150, "max_new_tokens": 0,
-        "eval_problems": 1000, "eval_new_tokens": 0, "eval_every": 25, "micro_batch": 0,
-        "minibatches": 4,
+        "model": "tiny", "steps": 150, "prompts": 128, "minibatches": 4, "micro_batch": 0, "max_new_tokens": 0,
+        "lr": 3e-4, "lr_warmup": 10, "lr_decay": "linear", "warmup_steps": 150,
+        "eval_problems": 1000, "eval_new_tokens": 0, "eval_every": 25,
     },
     "bandit": {
-        "model": "tiny", "steps": 100, "prompts": 32, "lr": 3e-4, "warmup_steps": 0, "max_new_tokens": 0,
-        "eval_problems": 1000, "eval_new_tokens": 0, "eval_every": 20, "micro_batch": 0,
-        "minibatches": 4,
+        "model": "tiny", "steps": 100, "prompts": 32, "minibatches": 4, "micro_batch": 0, "max_new_tokens": 0,
+        "lr": 3e-4, "lr_warmup": 10, "lr_decay": "linear", "warmup_steps": 0,
+        "eval_problems": 1000, "eval_new_tokens": 0, "eval_every": 20,
     },
     "arithmetic-text": {
-        "model": "", "steps": 20, "prompts": 6, "lr": 5e-6, "warmup_steps": 0, "max_new_tokens": 12,
-        "eval_problems": 100, "eval_new_tokens": 32, "eval_every": 10, "micro_batch": 24, "minibatches": 2,
+        "model": "", "steps": 20, "prompts": 6, "minibatches": 2, "micro_batch": 24, "max_new_tokens": 12,
+        "lr": 5e-6, "lr_warmup": 0, "lr_decay": "constant", "warmup_steps": 0,
+        "eval_problems": 100, "eval_new_tokens": 32, "eval_every": 10,
     },
     "gsm8k": {
-        "model": "", "steps": 100, "prompts": 8, "lr": 1e-6, "warmup_steps": 0, "max_new_tokens": 256,
-        "eval_problems": 200, "eval_new_tokens": 0, "eval_every": 20, "micro_batch": 8, "minibatches": 2,
+        "model": "", "steps": 100, "prompts": 8, "minibatches": 2, "micro_batch": 8, "max_new_tokens": 256,
+        "lr": 1e-6, "lr_warmup": 0, "lr_decay": "constant", "warmup_steps": 0,
+        "eval_problems": 200, "eval_new_tokens": 0, "eval_every": 20,
     },
 }  # fmt: skip
+"""What depends on the task: a model from nothing wants other numbers than a pretrained one."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +72,9 @@ class Config:
     """Responses per forward and backward pass; 0 takes a whole minibatch. Changes memory, never the gradient."""
     lr: float = AUTO
     """Learning rate of AdamW."""
-    lr_warmup: int = 10
+    lr_warmup: int = AUTO
     """Iterations over which the learning rate rises to its value: Adam's first steps know too little to be large."""
-    lr_decay: Literal["linear", "constant"] = "linear"
+    lr_decay: Literal["linear", "constant"] = AUTO
     """What becomes of the learning rate: down to 0 at the last iteration, or as it is."""
     weight_decay: float = 0.0
     """Weight decay of AdamW."""
