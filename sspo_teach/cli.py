@@ -215,7 +215,7 @@ def evaluate(words: list[str]) -> int:
 
 def methods(words: list[str]) -> int:
     """``sspo-teach methods [NAME]``."""
-    from sspo_teach.catalog import METHODS, method, table
+    from sspo_teach.catalog import METHODS, entries, method
 
     asked = tyro.cli(MethodsConfig, prog="sspo-teach methods", args=words)
     if asked.name:
@@ -223,12 +223,17 @@ def methods(words: list[str]) -> int:
         base = METHODS[asked.name.partition(":")[0]]
         print((base.objective.__doc__ or "").strip())
         print(f"\n    formula: {row.verified.value}")
-        print("    numbers:", ", ".join(f"{name}={value:g}" for name, value in row.numbers.items()) or "none")
+        print("    numbers:", _pairs(row.numbers) or "none")
         print(
             "    presets:", ", ".join(f"{name} ({_pairs(numbers)})" for name, numbers in row.presets.items()) or "none"
         )
-    else:
-        print(table())
+        return 0
+    for name, row in METHODS.items():
+        entry = entries(row.objective)
+        print(f"{name:<16}{entry['summary']}")
+        print(f"{'':<16}{entry['Parts']}")
+        print(f"{'':<16}{_pairs(row.numbers) or 'no numbers'}; {row.verified.value}\n")
+    print("`sspo-teach methods NAME` shows formula, weight and source.")
     return 0
 
 

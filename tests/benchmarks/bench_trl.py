@@ -1,0 +1,157 @@
+"""One training iteration against TRL's GRPOTrainer, side by side: the same model, prompts, rewards and settings.
+
+    pip install -e ".[trl]" && python tests/benchmarks/bench_trl.py
+
+512 rollouts (64 prompts × 8), 4 optimizer updates of 128 rollouts each, a 0.3 M parameter Qwen2, float32, AdamW. The
+two take turns, so that a busy machine is busy for both; the ratio of medians is what counts, never the seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sspo_teach.tasks import ArithmeticTask
+from sspo_teach.training.config import Config
+from sspo_teach.training.trainer import Trainer
+
+PROMPTS, GROUP, UPDATES = 64, 8, 4
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--iterations", type=int, default=20, help="measured iterations of each")
+    parser.add_argument("--threads", type=int, default=2)
+    asked = parser.parse_args()
+    torch.set_num_threads(asked.threads)
+    print(json.dumps(measure(asked.iterations), indent=1))
+
+
+def measure(iterations: int, *, warm: int = 3) -> dict[str, object]:
+    """Median seconds per iteration of each side, the ratios, and where our time goes."""
+    with tempfile.TemporaryDirectory() as scratch:
+        sides = {
+            "scored": ours(Path(scratch) / "scored", reuse_sampler_logp=False),
+            "reused": ours(Path(scratch) / "reused", reuse_sampler_logp=True),
+            "trl": trl(Path(scratch) / "trl", iterations + warm),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in sides}
+        for _ in range(iterations + warm):
+            for name, side in sides.items():
+                seconds[name].append(next(side))
+        shares = {name: where_time_goes(Path(scratch) / name, warm) for name in ("scored", "reused")}
+    median = {name: statistics.median(times[warm:]) for name, times in seconds.items()}
+    return {
+        "median_seconds": {name: round(value, 4) for name, value in median.items()},
+        "times_faster_than_trl": {name: round(median["trl"] / median[name], 2) for name in ("scored", "reused")},
+        "shares": shares,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+    }
+
+
+def ours(folder: Path, *, reuse_sampler_logp: bool):
+    """Yields seconds per iteration of our trainer."""
+    config = Config(
+        method="grpo", prompts=PROMPTS, group_size=GROUP, minibatches=UPDATES, steps=10**6, lr_decay="constant",
+        warmup_steps=0, reuse_sampler_logp=reuse_sampler_logp, out=str(folder),
+    )  # fmt: skip
+    trainer = Trainer(config, quiet=True)
+    while True:
+        began = time.perf_counter()
+        trainer.iterate()
+        yield time.perf_counter() - began
+
+
+def where_time_goes(folder: Path, warm: int) -> dict[str, float]:
+    rows = [line.split(",") for line in (folder / "timing.csv").read_text().split()]
+    table = {name: [float(row[i]) for row in rows[1 + warm :]] for i, name in enumerate(rows[0])}
+    total = statistics.median(table["total"])
+    return {name: round(statistics.median(table[name]) / total, 3) for name in ("sample", "score", "train")}
+
+
+def trl(folder: Path, iterations: int):
+    """Yields seconds per iteration of TRL's trainer on the same model, prompts and reward."""
+    import logging
+    import threading
+    from queue import Queue
+
+    from datasets import Dataset, disable_progress_bars
+    from transformers import PreTrainedTokenizerFast, TrainerCallback
+    from transformers.utils.logging import disable_progress_bar, set_verbosity_error
+    from trl import GRPOConfig, GRPOTrainer
+
+    from sspo_teach.policies.causal_lm import tiny_qwen2
+
+    disable_progress_bars(), disable_progress_bar(), set_verbosity_error()
+    logging.disable(logging.WARNING)
+    task = ArithmeticTask()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=characters(task.game.alphabet), pad_token="␣", eos_token="⏎")
+    model = tiny_qwen2(task.vocab_size, seed=0).model
+    model.config.eos_token_id = model.generation_config.eos_token_id = task.eos_id
+    model.config.pad_token_id = model.generation_config.pad_token_id = task.pad_id
+    prompts = task.prompts(PROMPTS * iterations, rng=np.random.default_rng(0))
+    problems = task.game.texts(np.array(prompts.problems))
+    answers = [task.decode(ids) for ids in task.answers(prompts.problems)]
+
+    def reward(prompts, completions, answer, **_):
+        return [float(completion == right) for completion, right in zip(completions, answer, strict=True)]
+
+    # the trainer runs in a thread that stops after every fourth update, so that both sides can take turns
+    go, done = Queue(), Queue()
+
+    class Turns(TrainerCallback):
+        def on_step_end(self, args, state, control, **_):
+            if state.global_step % UPDATES == 0:
+                done.put(time.perf_counter())
+                go.get()
+
+    config = GRPOConfig(
+        output_dir=str(folder), per_device_train_batch_size=PROMPTS * GROUP // UPDATES, num_generations=GROUP,
+        steps_per_generation=UPDATES, gradient_accumulation_steps=1, num_iterations=1, max_completion_length=4,
+        max_steps=UPDATES * iterations, learning_rate=3e-4, lr_scheduler_type="constant", weight_decay=0.0, beta=0.0,
+        loss_type="grpo", temperature=1.0, top_k=0, top_p=1.0, max_grad_norm=1.0, use_cpu=True, bf16=False,
+        gradient_checkpointing=False, report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True,
+        shuffle_dataset=False,
+    )  # fmt: skip
+    trainer = GRPOTrainer(
+        model=model, reward_funcs=reward, args=config, processing_class=tokenizer, callbacks=[Turns()],
+        train_dataset=Dataset.from_dict({"prompt": problems, "answer": answers}),
+    )  # fmt: skip
+    threads = torch.get_num_threads()
+
+    def run() -> None:
+        torch.set_num_threads(threads)
+        go.get()
+        trainer.train()
+
+    threading.Thread(target=run, daemon=True).start()
+    while True:
+        began = time.perf_counter()
+        go.put(None)
+        yield done.get() - began
+
+
+def characters(alphabet: str):
+    """A tokenizer of single characters with the task's ids; padding and EOS get visible names."""
+    from tokenizers import Regex, Tokenizer
+    from tokenizers.decoders import Fuse
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Split
+
+    names = ["␣", "⏎", *alphabet[2:]]
+    tokenizer = Tokenizer(WordLevel({name: i for i, name in enumerate(names)}, unk_token="␣"))
+    tokenizer.pre_tokenizer = Split(Regex("."), "isolated")
+    tokenizer.decoder = Fuse()
+    return tokenizer
+
+
+if __name__ == "__main__":
+    main()
