@@ -39,6 +39,11 @@ def take_gradient(policy: CausalLM) -> Tensor:
     return found
 
 
+def norm(policy: CausalLM) -> float:
+    """Of the gradient that lies in a policy."""
+    return torch.cat([p.grad.flatten() for p in policy.model.parameters() if p.grad is not None]).norm().item()
+
+
 def history(folder: Path) -> list[dict[str, str]]:
     """The rows of history.csv, as text."""
     with (folder / "history.csv").open(newline="") as file:
