@@ -143,12 +143,14 @@ def report(path: Path) -> str:
     figure = plotting.learning_curve(history, evaluations, title=title, temperature=config.temperature)
     curve = plotting.save(figure, path / "curve.png")
     before, after = evaluations[0], evaluations[-1]
-    lines = ["", f"{'held-out problems':<24}{'before':>22}{'after':>22}{'gain':>8}"]
+    lines = ["", f"{'held-out problems, percent':<33}{'before':>22}{'after':>22}{'gain':>8}"]
     for way in ("greedy", "sampled"):
         for part in ("correct", "format", "finished", "correct_given_finished"):
             a, b = before[way][part], after[way][part]
             gain = "" if a["share"] is None or b["share"] is None else f"{100 * (b['share'] - a['share']):+.1f}"
-            lines.append(f"{way + ' ' + part.replace('_', ' '):<33}{_percent(a):>19}{_percent(b):>16}{gain:>9}")
+            lines.append(f"{way + ' ' + part.replace('_', ' '):<33}{_percent(a):>22}{_percent(b):>22}{gain:>8}")
+        a, b = before[way]["reward"], after[way]["reward"]
+        lines.append(f"{way + ' mean reward':<33}{a:>22.3f}{b:>22.3f}{b - a:>+8.3f}")
     seconds = {
         name: sum(float(row[name]) for row in read_rows(path / "timing.csv"))
         for name in ("sample", "score", "train", "total")

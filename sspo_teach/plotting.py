@@ -77,7 +77,7 @@ def gate_activity(axes: Axes, history: Sequence[Mapping[str, float]]) -> None:
     axes.axhline(0, color="0.8", lw=0.8, zorder=0)
     axes.set_xlabel("iteration")
     axes.set_ylabel("share")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize="small")
 

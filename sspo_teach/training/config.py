@@ -24,7 +24,7 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
         "eval_problems": 1000, "eval_new_tokens": 0, "eval_every": 25,
     },
     "bandit": {
-        "model": "tiny", "steps": 100, "prompts": 32, "minibatches": 4, "micro_batch": 0, "max_new_tokens": 0,
+        "model": "tiny", "steps": 100, "prompts": 64, "minibatches": 4, "micro_batch": 0, "max_new_tokens": 0,
         "lr": 3e-4, "lr_warmup": 10, "lr_decay": "linear", "warmup_steps": 0,
         "eval_problems": 1000, "eval_new_tokens": 0, "eval_every": 20,
     },
