@@ -48,7 +48,8 @@ def wilson(k: int, n: int, z: float = 1.959963984540054) -> tuple[float, float]:
         return 0.0, 1.0
     p, z2 = k / n, z * z
     centre, spread = p + z2 / (2 * n), z * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
-    return max(0.0, (centre - spread) / (1 + z2 / n)), min(1.0, (centre + spread) / (1 + z2 / n))
+    low, high = (centre - spread) / (1 + z2 / n), (centre + spread) / (1 + z2 / n)
+    return low if k > 0 else 0.0, high if k < n else 1.0  # exact at the ends, where rounding is not
 
 
 def evaluate(
