@@ -14,6 +14,9 @@ from transformers import AutoModelForCausalLM, DynamicCache, Qwen2Config, Qwen2F
 
 from sspo_teach.policies.sampling import Sampling
 
+COMPACT = 0.8
+"""Finished responses leave the batch once less than this share of it still grows, since leaving copies the cache."""
+
 
 @dataclass(frozen=True)
 class Generated:
@@ -179,20 +182,21 @@ class CausalLM(nn.Module):
         row_to_prompt = torch.arange(len(prompts), device=device).repeat_interleave(group_size)
         cache.batch_select_indices(row_to_prompt)
         logits, seen = logits[row_to_prompt], prompt_mask[row_to_prompt]
-        rows = torch.arange(batch, device=device)  # the responses that still grow
+        rows = torch.arange(batch, device=device)  # the responses that go through the model
+        alive = torch.ones(batch, dtype=torch.bool, device=device)  # those of them that still grow
         for t in range(max_new_tokens):
             token = sampling.draw(logits, generator)
             all_logp = _log_softmax(logits, sampling.temperature or 1.0)
-            tokens[rows, t] = token
-            mask[rows, t] = True
-            logp[rows, t] = all_logp.gather(-1, token.unsqueeze(-1)).squeeze(-1).float()
-            entropy[rows, t] = _entropy(all_logp).float()
-            alive = ~torch.isin(token, stops)
+            tokens[rows, t] = token.where(alive, pad_id)
+            mask[rows, t] = alive
+            logp[rows, t] = all_logp.gather(-1, token.unsqueeze(-1)).squeeze(-1).float().where(alive, 0.0)
+            entropy[rows, t] = _entropy(all_logp).float().where(alive, 0.0)
+            alive = alive & ~torch.isin(token, stops)
             if t == max_new_tokens - 1 or not alive.any():
                 break
-            if not alive.all():
+            if alive.float().mean() < COMPACT:
                 keep = alive.nonzero().squeeze(-1)
-                rows, token, seen = rows[keep], token[keep], seen[keep]
+                rows, token, seen, alive = rows[keep], token[keep], seen[keep], alive[keep]
                 cache.batch_select_indices(keep)
             seen = _extend(seen, 1)
             logits = self._forward(token.unsqueeze(-1), seen, cache=cache)[:, -1]

@@ -45,8 +45,9 @@ class RunFolder:
                 f"{self.path} already holds a run: --resume goes on with it, --overwrite starts it again, "
                 "--out FOLDER puts this one elsewhere"
             )
-        if self.path.exists() and not self.path.is_dir():
-            raise ValueError(f"out={str(self.path)!r} is a file; a run needs a folder of its own: --out FOLDER")
+        ground = next(path for path in (self.path, *self.path.parents) if path.exists())
+        if not (ground.is_dir() and os.access(ground, os.W_OK)):
+            raise ValueError(f"out={str(self.path)!r}: {ground} is no folder to write to; choose another with --out")
 
     def create(self, config: Config, numbers: Mapping[str, Any]) -> None:
         """Start anew, whatever was here."""
