@@ -18,7 +18,7 @@ from sspo_teach.training.trainer import Trainer
 
 Runs = dict[str, list[list[dict[str, Any]]]]
 
-# two-sided 97.5 % points of Student's t for 1 … 9 degrees of freedom
+# 97.5 % points of Student's t for 1 … 9 degrees of freedom
 T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
@@ -83,8 +83,15 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     mean = statistics.mean(values)
     if len(values) < 2:
         return mean, math.nan
-    t = T975[len(values) - 2] if len(values) - 2 < len(T975) else 1.96
-    return mean, t * statistics.stdev(values) / math.sqrt(len(values))
+    return mean, t975(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def t975(freedom: int) -> float:
+    """The 97.5 % point of Student's t; beyond the table by two terms of its expansion, right to 0.2 %."""
+    if freedom <= len(T975):
+        return T975[freedom - 1]
+    z = statistics.NormalDist().inv_cdf(0.975)
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 def differences(runs: Runs, baseline: str, way: str = "sampled") -> dict[str, tuple[float, float]]:

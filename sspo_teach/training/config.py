@@ -181,7 +181,7 @@ def resolve(config: Config) -> Config:
     if config.prompts % config.minibatches:
         raise ValueError(
             f"minibatches={config.minibatches}: must divide prompts={config.prompts}, because a minibatch is made of "
-            f"whole groups; the nearest choices are {_divisors_near(config.prompts, config.minibatches)}"
+            f"whole groups; nearest: {_divisors_near(config.prompts, config.minibatches)}"
         )
     if config.resume and config.overwrite:
         raise ValueError("resume=True and overwrite=True contradict each other; give one of them")
@@ -257,5 +257,6 @@ def _yes_or_no(text: str) -> bool:
 
 
 def _divisors_near(n: int, wanted: int) -> str:
-    divisors = sorted((d for d in range(1, n + 1) if n % d == 0), key=lambda d: (abs(d - wanted), d))
-    return " or ".join(str(d) for d in sorted(divisors[:2]))
+    divisors = [d for d in range(1, n + 1) if n % d == 0]
+    below, above = [d for d in divisors if d < wanted], [d for d in divisors if d > wanted]
+    return " or ".join(map(str, below[-1:] + above[:1]))

@@ -1,0 +1,313 @@
+"""The command line: a mistake is one sentence, help explains every option, and reports say what the files say."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import inspect
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiny
+
+from sspo_teach import cli
+from sspo_teach.catalog import METHODS, entries
+from sspo_teach.training.config import TASK_DEFAULTS, Config
+
+SMALL = shlex.split(
+    "--task bandit --prompts 4 --group-size 4 --minibatches 2 --eval-problems 8 --eval-every 3 --steps 3 --lr 1e-3"
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, trained by the command."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    assert cli.main(["train", *SMALL, "--seed", "5", "--temperature", "0.8", "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def at_home(tmp_path, monkeypatch):
+    """Runs without --out go to runs/ of the working folder."""
+    monkeypatch.chdir(tmp_path)
+
+
+def status(words: list[str]) -> int:
+    try:
+        return cli.main(words)
+    except SystemExit as left:
+        return int(left.code or 0)
+
+
+MISTAKES = {
+    "train --method spso": "unknown method: 'spso'; did you mean 'sspo'?",
+    "train --method sspo:gate-studi": "unknown preset of sspo: 'gate-studi'; did you mean 'gate-study'?",
+    "train --method grpo:": "unknown preset of grpo: ''",
+    "train --task arithmetics": "unknown task: 'arithmetics'; did you mean 'arithmetic'?",
+    "train --task=arithmetik": "unknown task: 'arithmetik'; did you mean 'arithmetic'?",
+    "train --numbers tau=2": "unknown name in numbers: 'tau'; did you mean 'tau_pos'?",
+    "train --numbers tau_pos": "numbers='tau_pos': write NAME=VALUE",
+    "train --numbers tau_pos=x": "numbers='tau_pos=x': 'x' does not fit tau_pos",
+    "train --numbers tau_pos=0": "tau_pos must be",
+    "train --numbers tau_pos=nan": "'nan' does not fit tau_pos: a finite number",
+    "train --method grpo --numbers eps_low=-0.1": "eps_low must",
+    "train --method grpo --numbers eps_low=1.5": "eps_low must",
+    "train --method cispo --numbers ratio_cap=0": "ratio_cap must",
+    "train --options digit=3": "unknown name in options: 'digit'; did you mean 'digits'?",
+    "train --options digits=x": "options='digits=x': 'x' does not fit digits",
+    "train --options digits=1,2,3": "write 2 values",
+    "train --options digits=0": "digits",
+    "train --options carry_rich=maybe": "write true or false",
+    "train --task bandit --options rule=nope": "rule: 'nope', expected",
+    "train --task bandit --options contexts=1000": "contexts: 1000, expected 1 to",
+    "train --max-new-tokens 1": "max_new_tokens: 1, expected",
+    "train --lr 0": "lr=0.0: must be a positive number",
+    "train --lr nan": "lr=nan: must be a positive number",
+    "train --temperature 0": "temperature=0.0: must be a positive number",
+    "train --beta -1": "beta=-1.0: must be 0 or a positive number",
+    "train --beta 0.1 --kl k1": "kl='k1': its gradient as a loss is 0 on average",
+    "train --max-grad-norm inf": "max_grad_norm=inf: must be",
+    "train --weight-decay -0.1": "weight_decay=-0.1: must be",
+    "train --staleness-limit nan": "staleness_limit=nan: must be",
+    "train --group-size 1": "group_size=1: sspo compares the responses to one prompt; use 2 or more",
+    "train --group-size 0": "group_size=0: must be at least 1",
+    "train --prompts 6": "minibatches=4: must divide prompts=6",
+    "train --prompts 64 --minibatches 5": "whole groups; nearest: 4 or 8",
+    "train --prompts 6 --minibatches 9": "whole groups; nearest: 6",
+    "train --steps -1": "steps=-1: must be at least 0",
+    "train --seed -1": "seed=-1: must be at least 0",
+    "train --epochs 0": "epochs=0: must be at least 1",
+    "train --eval-every 0": "eval_every=0: must be at least 1",
+    "train --micro-batch -2": "micro_batch=-2: must be at least 0",
+    "train --device nowhere": "device='nowhere'",
+    "train --resume": "runs/arithmetic-sspo-s0 holds no run: config.json is missing",
+    "train --resume --overwrite": "resume=True and overwrite=True contradict each other",
+    "train --model ./nowhere": "model='./nowhere' cannot be loaded",
+    "train --model nowhere.gguf": "model='nowhere.gguf': there is no such file",
+    "train --model .": "the folder holds no config.json and 0 GGUF files",
+    "train --task gsm8k": "task='gsm8k' needs a pretrained model: give --model",
+    "train --task arithmetic-text --model .": "the folder holds no config.json",
+    "train --out a-file": "out='a-file': a-file is no folder to write to",
+    "train --out a-file/b/run": "out='a-file/b/run': a-file is no folder to write to",
+    "compare --methods sspo": "methods=sspo: name at least two different ones",
+    "compare --methods sspo,sspo": "methods=sspo,sspo: name at least two different ones",
+    "compare --methods grpo,gmqo": "unknown method: 'gmqo'; did you mean 'gmpo'?",
+    "compare --methods sspo,grpo --numbers tau_pos=2": "unknown name in numbers: 'tau_pos'",
+    "compare --seeds 0": "seeds=0: must be at least 1",
+    "evaluate nowhere": "nowhere holds no run: config.json is missing",
+    "evaluate . --problems -1": "problems=-1: must be 0",
+    "evaluate broken": "config.json is not JSON",
+    "evaluate unfinished": "holds no checkpoint",
+    "methods spso": "unknown method: 'spso'; did you mean 'sspo'?",
+    "tarin": "unknown command 'tarin'; did you mean 'train'?",
+}
+
+
+@pytest.mark.parametrize("words", MISTAKES)
+def test_a_mistake_is_answered_in_one_line(words, capsys, tmp_path):
+    (tmp_path / "a-file").touch()
+    for name, text in (("broken", '{"task": '), ("unfinished", json.dumps({"task": "bandit"}))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text(text)
+    before = sorted(tmp_path.rglob("*"))
+    assert status(words.split()) in (1, 2)
+    out, err = capsys.readouterr()
+    lines = [line for line in err.splitlines() if not line.startswith(("Writing", "Loading"))]
+    assert len(lines) == 1, err
+    assert lines[0].startswith("sspo-teach: ")
+    assert MISTAKES[words] in lines[0]
+    assert not out
+    assert sorted(tmp_path.rglob("*")) == before  # and nothing is left behind
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("train --step 3", "--steps"),
+        ("train --steps three", "--steps"),
+        ("train --kl k4", "k4"),
+        ("train --lr", "--lr"),
+        ("train now", "now"),
+        ("evaluate", "run"),
+        ("compare --seeds x", "--seeds"),
+    ],
+)
+def test_words_that_are_no_options_are_named(words, named, capsys):
+    assert status(words.split()) == 2
+    out, err = capsys.readouterr()
+    assert named in err
+    assert "Traceback" not in out + err
+    assert "--help" in err
+
+
+def test_a_folder_that_holds_a_run_is_refused(run, capsys):
+    assert status(["train", *SMALL, "--out", str(run)]) == 1
+    assert "already holds a run: --resume" in capsys.readouterr().err
+
+
+def test_a_run_resumed_with_another_option_is_refused(run, capsys):
+    words = ["train", *SMALL, "--seed", "5", "--temperature", "0.9", "--out", str(run), "--resume"]
+    assert status(words) == 1
+    assert "temperature=0.9: the run in" in capsys.readouterr().err
+
+
+def squeezed(text: str) -> str:
+    """Without boxes, line ends and hyphenation."""
+    return re.sub(r"[\s│╭╮╰╯─]+", "", text)
+
+
+def documented(kind: type) -> dict[str, str]:
+    """Field → the line of doc below it."""
+    source = inspect.getsource(kind)
+    return dict(re.findall(r'^    (\w+): .+\n    """(.+)"""$', source, flags=re.MULTILINE))
+
+
+def test_every_field_has_its_line():
+    assert documented(Config).keys() == {field.name for field in dataclasses.fields(Config)}
+
+
+@pytest.mark.parametrize(
+    ("command", "kinds"),
+    [("train", [Config]), ("compare", [Config, cli.CompareConfig]), ("evaluate", [cli.EvaluateConfig])],
+)
+def test_help_explains_every_option(command, kinds, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    assert status([command, "--help"]) == 0
+    shown = squeezed(capsys.readouterr().out)
+    for kind in kinds:
+        for name, doc in documented(kind).items():
+            if (command, name) in {("compare", "method"), ("evaluate", "run")}:
+                continue
+            assert "--" + name.replace("_", "-") in shown, name
+            assert squeezed(doc) in shown, name
+
+
+def test_help_shows_the_task_s_own_defaults(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    for task, defaults in TASK_DEFAULTS.items():
+        status(["train", "--task", task, "--help"])
+        shown = squeezed(capsys.readouterr().out)
+        assert f"(default:{defaults['steps']})" in shown
+        assert f"(default:{defaults['lr']})" in shown
+        assert "None" not in shown
+
+
+def test_help_of_all(capsys):
+    for words in ([], ["-h"], ["--help"]):
+        assert status(words) == 0
+        out = capsys.readouterr().out
+        assert all(f"\n  {command} " in out for command in ("train", "compare", "evaluate", "methods"))
+
+
+def test_methods_shows_every_row(capsys):
+    assert status(["methods"]) == 0
+    out = capsys.readouterr().out
+    assert re.findall(r"^(\w+) ", out, flags=re.MULTILINE) == list(METHODS)
+    for row in METHODS.values():
+        assert entries(row.objective)["Parts"] in out
+        assert all(f"{name}={value:g}" in out for name, value in row.numbers.items())
+
+
+@pytest.mark.parametrize("name", [*METHODS, "sspo:gate-study"])
+def test_methods_shows_all_about_one(name, capsys):
+    assert status(["methods", name]) == 0
+    out = capsys.readouterr().out
+    assert METHODS[name.partition(":")[0]].verified.value in out
+    assert all(entry in out for entry in ("Parts:", "Weight:", "Differs:", "Paper:", "numbers:", "presets:"))
+    if name == "sspo:gate-study":
+        assert "numbers: tau_pos=10, tau_neg=12" in out
+
+
+def test_train_reports_what_its_files_say(tmp_path, capsys):
+    assert status(["train", *SMALL, "--numbers", "tau_pos=2", "tau_neg=3"]) == 0
+    out, err = capsys.readouterr()
+    folder = Path("runs/bandit-sspo-s0")
+    assert "bandit, sspo tau_pos=2 tau_neg=3, seed 0: 3 iterations of 4×4 responses, 2 updates each" in out
+    first, *_, last = json.loads((folder / "evaluation.json").read_text())
+    for way in ("greedy", "sampled"):
+        a, b = first[way]["finished"], last[way]["finished"]
+        row = next(line for line in out.splitlines() if line.startswith(f"{way} finished"))
+        numbers = [float(x) for x in re.findall(r"[-+]?\d+\.\d", row)]
+        expected = [
+            *(100 * x[name] for x in (a, b) for name in ("share", "low", "high")),
+            100 * (b["share"] - a["share"]),
+        ]
+        assert numbers == pytest.approx(expected, abs=0.051)
+    assert (folder / "curve.png").stat().st_size > 5000
+    assert f"learning curve: {folder}/curve.png" in out
+    assert "3 iterations in" in out
+    assert "Traceback" not in err
+
+
+def test_no_steps_is_a_report_too(capsys):
+    assert status(["train", *SMALL, "--steps", "0"]) == 0
+    assert "before" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("step", [0, 3])
+def test_evaluate_agrees_with_the_run(run, capsys, step, tmp_path):
+    recorded = next(e for e in json.loads((run / "evaluation.json").read_text()) if e["step"] == step)
+    if step == 0:
+        shutil.copytree(run, tmp_path / "run")
+        shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-3")
+        run = tmp_path / "run"
+    capsys.readouterr()
+    assert status(["evaluate", str(run), "--seed", "5"]) == 0
+    out = capsys.readouterr().out
+    assert f"sspo on bandit after {step} iterations" in out
+    for way in ("greedy", "sampled"):
+        for part in ("correct", "format", "finished", "correct_given_format", "correct_given_finished"):
+            line = next(x for x in out.splitlines() if x.startswith(f"{way} {part.replace('_', ' ')}  "))
+            assert line.endswith(f"{cli._percent(recorded[way][part])}  of {recorded[way][part]['n']}")
+    samples = [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
+    for sample in samples:
+        if (sample["step"], sample["way"]) == (step, "sampled"):
+            assert repr(sample["text"]) in out
+
+
+def test_compare_writes_its_table_and_figure(tmp_path, capsys):
+    words = ["compare", *SMALL, "--methods", "grpo,sspo:gate-study", "--seeds", "2", "--out", "cmp"]
+    assert status(words) == 0
+    out = capsys.readouterr().out
+    runs = json.loads((tmp_path / "cmp" / "comparison.json").read_text())
+    assert runs["command"] == "sspo-teach " + " ".join(words)
+    assert [(name, len(seeds)) for name, seeds in runs["runs"].items()] == [("grpo", 2), ("sspo:gate-study", 2)]
+    with (tmp_path / "cmp" / "comparison.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["method"], row["way"]) for row in rows] == [
+        ("grpo", "greedy"), ("grpo", "sampled"), ("sspo:gate-study", "greedy"), ("sspo:gate-study", "sampled"),
+    ]  # fmt: skip
+    assert (tmp_path / "cmp" / "comparison.png").read_bytes()[:4] == b"\x89PNG"
+    assert "sspo:gate-study − grpo, sampled:" in out
+    assert {path.name for path in (tmp_path / "cmp").iterdir() if path.is_dir()} == {
+        "grpo-s0", "grpo-s1", "sspo-gate-study-s0", "sspo-gate-study-s1",
+    }  # fmt: skip
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "cmp").rglob("history.csv")}
+    (tmp_path / "cmp" / "comparison.json").unlink()
+    assert status(words) == 0  # again: the runs are there and are taken as they are
+    assert json.loads((tmp_path / "cmp" / "comparison.json").read_text()) == runs
+    assert len(before) == 4
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    command = f"{sys.executable} -m sspo_teach.cli methods | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, env={**os.environ})
+    assert done.stdout.startswith("reinforce ")
+    assert not done.stderr
+
+
+def test_warnings_of_the_trainer_are_one_line_each(tmp_path, capsys):
+    assert status(["train", *SMALL, "--minibatches", "1", "--steps", "1"]) == 0
+    _, err = capsys.readouterr()
+    said = [line for line in err.splitlines() if "warning" in line]
+    assert said == ["sspo-teach: warning: one update per rollout batch: every ratio is 1, so no clip and no gate can "
+                    "ever act"]  # fmt: skip
+    assert len(tiny.history(tmp_path / "runs" / "bandit-sspo-s0")) == 1
