@@ -17,6 +17,9 @@ from sspo_teach.policies.sampling import Sampling
 COMPACT = 0.8
 """Finished responses leave the batch once less than this share of it still grows, since leaving copies the cache."""
 
+PACK = 256
+"""Responses to one prompt share a row up to this width: fewer, larger operations, but a larger attention matrix."""
+
 
 @dataclass(frozen=True)
 class Generated:
@@ -52,6 +55,9 @@ class CausalLM(nn.Module):
         self.model = model.eval()
         # transformers renames the argument during 5.x
         self._cache_name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+        config = model.config.get_text_config()
+        kinds = getattr(config, "layer_types", None) or ["full_attention"]
+        self._packs = config._attn_implementation == "sdpa" and set(kinds) == {"full_attention"}
 
     def train(self, mode: bool = True) -> CausalLM:
         """Keep dropout off: a ratio between two passes is only 1 when both compute the same function."""
@@ -111,10 +117,14 @@ class CausalLM(nn.Module):
         return self._forward(tokens[:, :-1], _extend(prompt_mask, length - 1), logits_to_keep=length)
 
     def _logits_of_groups(self, tokens: Tensor, prompt_mask: Tensor, group_ids: Tensor) -> Tensor:
+        """``_logits`` with one pass over each prompt: short responses share its row, long ones read its cache."""
         width = prompt_mask.shape[1]
-        groups, row_to_prompt = group_ids.unique(return_inverse=True)
-        rows = torch.arange(len(group_ids), device=group_ids.device)
-        first = torch.full_like(groups, len(rows)).scatter_reduce_(0, row_to_prompt, rows, "amin")
+        _, row_to_prompt, sizes = group_ids.unique(return_inverse=True, return_counts=True)
+        order = row_to_prompt.argsort(stable=True)
+        first = order[sizes.cumsum(0) - sizes]
+        packed_width = width + int(sizes.max()) * (tokens.shape[1] - width - 1)
+        if self._packs and packed_width <= PACK:
+            return self._logits_packed(tokens, prompt_mask, row_to_prompt, order, first, sizes)
         cache = DynamicCache(config=self.model.config)
         prompt_logits = self._forward(tokens[first, :width], prompt_mask[first], cache=cache, logits_to_keep=1)
         head = prompt_logits[row_to_prompt]
@@ -124,6 +134,34 @@ class CausalLM(nn.Module):
         response = tokens[:, width:-1]
         tail = self._forward(response, _extend(prompt_mask, response.shape[1]), cache=cache)
         return torch.cat([head, tail], dim=1)
+
+    def _logits_packed(
+        self, tokens: Tensor, prompt_mask: Tensor, row_to_prompt: Tensor, order: Tensor, first: Tensor, sizes: Tensor
+    ) -> Tensor:
+        """One row per prompt: the prompt, then all its responses, each of which sees the prompt and itself alone."""
+        (batch, width), device = prompt_mask.shape, tokens.device
+        inner = tokens.shape[1] - width - 1  # the last response token predicts nothing
+        rank = torch.empty_like(order)  # a row's place among the responses to its prompt
+        rank[order] = torch.arange(batch, device=device) - (sizes.cumsum(0) - sizes).repeat_interleave(sizes)
+        places = width + rank.unsqueeze(1) * inner + torch.arange(inner, device=device)  # (B, T−1)
+        packed = tokens.new_zeros(len(first), width + int(sizes.max()) * inner)
+        packed[:, :width] = tokens[first, :width]
+        packed[row_to_prompt.unsqueeze(1), places] = tokens[:, width:-1]
+
+        at = torch.arange(packed.shape[1], device=device)
+        owner = torch.where(at < width, -1, (at - width).div(max(inner, 1), rounding_mode="floor"))
+        sees = (at <= at.unsqueeze(1)) & ((owner == -1) | (owner == owner.unsqueeze(1)))  # (N, N), query by key
+        real = torch.cat([prompt_mask[first], prompt_mask.new_ones(len(first), len(at) - width)], dim=1)
+        # padding sees itself, or its softmax over nothing would be NaN
+        mask = (sees & real.unsqueeze(1)) | torch.eye(len(at), dtype=torch.bool, device=device)
+        positions = (prompt_mask[first].long().cumsum(-1) - 1).clamp(min=0)
+        inside = (at[width:] - width).remainder(max(inner, 1)) + 1
+        positions = torch.cat([positions, positions[:, -1:] + inside], dim=1)
+        logits = self.model(
+            input_ids=packed, attention_mask=mask.unsqueeze(1), position_ids=positions, use_cache=False
+        ).logits
+        head = logits[row_to_prompt, width - 1].unsqueeze(1)
+        return torch.cat([head, logits[row_to_prompt.unsqueeze(1), places]], dim=1)
 
     def _forward(
         self, tokens: Tensor, mask: Tensor, *, cache: DynamicCache | None = None, logits_to_keep: int = 0
