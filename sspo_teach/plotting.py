@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 # Okabe & Ito's palette: told apart by readers with any colour vision
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
@@ -76,8 +76,9 @@ def gate_activity(axes: Axes, history: Sequence[Mapping[str, float]]) -> None:
         axes.plot(steps, [row[name] for row in history], color=colour, lw=1.2, label=label)
     axes.axhline(0, color="0.8", lw=0.8, zorder=0)
     axes.set_xlabel("iteration")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel("share")
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g}%")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize="small")
 
@@ -112,6 +113,7 @@ def save(figure: Figure, path: str | Path) -> Path:
 
 def _share_axis(axes: Axes, label: str) -> None:
     axes.set_xlabel("iteration")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylabel(label)
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
