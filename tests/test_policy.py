@@ -15,6 +15,7 @@ from tiny import left_padded, policy, take_gradient
 from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
+from sspo_teach.policies import causal_lm
 from sspo_teach.policies.causal_lm import CausalLM, load_policy, load_tokenizer
 from sspo_teach.policies.sampling import GREEDY, Sampling, truncate
 
@@ -72,8 +73,10 @@ def test_one_score_per_response_token(length):
     assert policy().logp(tokens, mask, group_ids=groups).shape == (len(tokens), length)
 
 
-@pytest.mark.parametrize("length", [1, 5])
-def test_shared_prompts_are_the_same_function(length):
+@pytest.mark.parametrize("pack", [0, 256])  # the prompt's cache, and one row under a tree mask
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_shared_prompts_are_the_same_function(monkeypatch, length, pack):
+    monkeypatch.setattr(causal_lm, "PACK", pack)
     one = policy(dtype=torch.float64)
     tokens, mask, groups = batch(group_size=3, length=length)
     order = torch.tensor([4, 0, 8, 1, 3, 7, 2])  # groups of unequal size, in any order
@@ -88,8 +91,9 @@ def test_shared_prompts_are_the_same_function(length):
     assert (found[0] - found[1]).abs().max() < 1e-6 * found[0].abs().max()
 
 
-@pytest.mark.parametrize("shared", [False, True])
-def test_padding_does_not_matter(shared):
+@pytest.mark.parametrize(("shared", "pack"), [(False, 0), (True, 0), (True, 256)])
+def test_padding_does_not_matter(monkeypatch, shared, pack):
+    monkeypatch.setattr(causal_lm, "PACK", pack)
     one, (tokens, mask, groups) = policy(), batch()
     ids = groups if shared else None
     plain = one.logp(tokens, mask, group_ids=ids)
@@ -253,7 +257,9 @@ class Ranked(Sampling):
 
 
 @pytest.mark.parametrize("sampling", [Ranked(rank=2), Ranked(rank=5)])
-def test_dropping_finished_rows_leaves_the_others_alone(sampling):
+@pytest.mark.parametrize("compact", [0.0, 0.8, 1.0])
+def test_dropping_finished_rows_leaves_the_others_alone(monkeypatch, sampling, compact):
+    monkeypatch.setattr(causal_lm, "COMPACT", compact)
     one = policy()
     prompts, mask = left_padded(*[[a, b] for a in range(1, 11) for b in (3, 7)], [4], [5, 6, 7])
     out = one.generate(prompts, mask, max_new_tokens=8, stop_ids=(STOP, 5, 9), pad_id=PAD, sampling=sampling)
@@ -264,6 +270,8 @@ def test_dropping_finished_rows_leaves_the_others_alone(sampling):
             token = sampling.draw(one.model(alone).logits[:, -1])
             assert token.item() == out.tokens[row, t]
             alone = torch.cat([alone, token.unsqueeze(0)], dim=1)
+        assert (out.tokens[row][~out.mask[row]] == PAD).all()
+        assert (out.logp[row][~out.mask[row]] == 0).all()
 
 
 def test_groups_lie_together_and_greedy_ones_are_equal():

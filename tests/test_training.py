@@ -19,6 +19,7 @@ from sspo_teach.catalog import METHODS, Method, mixed_groups
 from sspo_teach.objectives.advantages import has_signal
 from sspo_teach.objectives.normalize import response_mean
 from sspo_teach.objectives.regularizers import kl_penalty
+from sspo_teach.policies import causal_lm
 from sspo_teach.policies.causal_lm import CausalLM, tiny_qwen2
 from sspo_teach.tasks.toy import BanditTask
 from sspo_teach.training import trainer as training
@@ -44,9 +45,12 @@ def off_policy(rollout: Rollout) -> Rollout:
 # --- ratios ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("share_prompts", [True, False])
+@pytest.mark.parametrize(("share_prompts", "pack"), [(True, 256), (True, 0), (False, 0)])
 @pytest.mark.parametrize("micro_batch", [0, 3, 1])
-def test_ratio_is_one_to_the_bit_before_the_first_update_and_not_after(trainer, share_prompts, micro_batch):
+def test_ratio_is_one_to_the_bit_before_the_first_update_and_not_after(
+    trainer, monkeypatch, share_prompts, pack, micro_batch
+):
+    monkeypatch.setattr(causal_lm, "PACK", pack)
     one = trainer(share_prompts=share_prompts, micro_batch=micro_batch, epochs=2, temperature=0.7)
     rollout = rollout_of(one)
     advantages = one.method.advantage(off_policy(rollout))
