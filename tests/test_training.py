@@ -21,6 +21,7 @@ from sspo_teach.objectives.normalize import response_mean
 from sspo_teach.objectives.regularizers import kl_penalty
 from sspo_teach.policies import causal_lm
 from sspo_teach.policies.causal_lm import CausalLM, tiny_qwen2
+from sspo_teach.policies.sampling import Sampling
 from sspo_teach.tasks.toy import BanditTask
 from sspo_teach.training import trainer as training
 from sspo_teach.training import warmup
@@ -73,6 +74,17 @@ def test_ratio_error_of_a_run_is_zero_and_the_sampler_s_own_numbers_are_close(tr
     scored.run()
     assert all(float(row["ratio_error"]) == 0 for row in tiny.history(scored.folder.path))
     assert "scored" in json.loads((scored.folder.path / "environment.json").read_text())["logp_old"]
+
+
+def test_training_samples_are_never_truncated(trainer, monkeypatch):
+    """No option asks for it, and what the sampler is given is the temperature alone."""
+    assert not {"top_k", "top_p"} & {field.name for field in dataclasses.fields(Config)}
+    one, seen = trainer(temperature=0.7), []
+    generate = one.policy.generate
+    monkeypatch.setattr(one.policy, "generate", lambda *a, **b: (seen.append(b["sampling"]), generate(*a, **b))[1])
+    one.iterate()
+    assert seen == [Sampling(temperature=0.7)]
+    assert not seen[0].truncated
 
 
 # --- gradients ------------------------------------------------------------------------------------------------------
