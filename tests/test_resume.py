@@ -135,13 +135,30 @@ def test_killed_again_and_again_at_any_time(undisturbed, tmp_path):
     assert differences(folder, undisturbed) == []
 
 
+class Killed(BaseException):
+    """Stands in for a kill where a real one is hard to time."""
+
+
+def test_a_kill_half_way_through_a_file(undisturbed, half, monkeypatch):
+    write = Path.write_text
+
+    def dying(path: Path, text: str, *rest: Any) -> None:
+        write(path, text[: len(text) // 2], *rest)
+        raise Killed
+
+    one = go_on(half)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", dying)
+        with pytest.raises(Killed):
+            one.run()
+    assert differences(half, undisturbed)
+    go_on(half).run()
+    assert differences(half, undisturbed) == []
+
+
 @pytest.mark.parametrize("step", [0, 2])
 def test_a_kill_right_after_a_checkpoint(undisturbed, tmp_path, monkeypatch, step):
     """At step 0 the evaluation of the start is already written, and must not be written again."""
-
-    class Killed(BaseException):
-        pass
-
     save = checkpoint.save
 
     def dying(folder: Path, at: int, *rest: Any) -> None:
@@ -157,9 +174,10 @@ def test_a_kill_right_after_a_checkpoint(undisturbed, tmp_path, monkeypatch, ste
     assert differences(tmp_path / "run", undisturbed) == []
 
 
-def test_half_written_lines_are_forgotten(undisturbed, half):
+@pytest.mark.parametrize("rest", ["5,80,2", "1", "5", ","])  # "1" may have become 10
+def test_half_written_lines_are_forgotten(undisturbed, half, rest):
     with (half / "history.csv").open("a") as file:
-        file.write("5,80,2")
+        file.write(rest)
     with (half / "timing.csv").open("a") as file:
         file.write("5,0.1,0.1,0.1,0.3\r\n6")
     with (half / "samples.jsonl").open("a") as file:

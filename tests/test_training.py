@@ -27,7 +27,7 @@ from sspo_teach.training import trainer as training
 from sspo_teach.training import warmup
 from sspo_teach.training.config import Config, resolve
 from sspo_teach.training.evaluation import evaluate
-from sspo_teach.training.rollout import collect, minibatches
+from sspo_teach.training.rollout import collect, minibatches, score_rows
 from sspo_teach.training.trainer import Clock, Trainer, TrainingWarning, learning_rate
 from sspo_teach.types import Rollout, Verified
 
@@ -102,11 +102,11 @@ COUPLED = Method(coupled, Verified.RECONSTRUCTION, separable=False)
 
 
 def gradient(one: Trainer, rollout: Rollout, micro_batch: int) -> Tensor:
-    """The gradient that a minibatch of all rows leaves in the model."""
-    one.config = dataclasses.replace(one.config, micro_batch=micro_batch)
-    advantages = one.method.advantage(rollout)
-    one._push(rollout, advantages, training.with_counts(one.normalizer, rollout.mask), one.controller.hyper())
-    return tiny.take_gradient(one.policy)
+    """The gradient that the optimizer is given for a minibatch of all rows."""
+    one.config, found = dataclasses.replace(one.config, micro_batch=micro_batch, max_grad_norm=0.0), []
+    one.optimizer.step = lambda: found.append(tiny.take_gradient(one.policy))  # type: ignore[method-assign]
+    one.update(rollout, one.method.advantage(rollout), torch.arange(len(rollout.mask)))
+    return found[0]
 
 
 def plain_gradient(one: Trainer, rollout: Rollout) -> Tensor:
@@ -270,8 +270,9 @@ class Lottery:
         return SimpleNamespace(rewards=won, parts={"correct": won, "format": torch.ones(len(won))})
 
 
-def test_dapo_samples_dead_groups_again_and_no_others(trainer):
-    one = trainer(method="dapo", prompts=8, minibatches=2, resample_limit=1)
+@pytest.mark.parametrize("reuse", [False, True])
+def test_dapo_samples_dead_groups_again_and_no_others(trainer, reuse):
+    one = trainer(method="dapo", prompts=8, minibatches=2, resample_limit=1, reuse_sampler_logp=reuse)
     one.task = Lottery(one.task, 5)
     plain = dataclasses.replace(one.method, keep=None, reward=None)
     first = collect(one.policy, None, one.task, plain, one.config, 1, Clock())
@@ -291,6 +292,11 @@ def test_dapo_samples_dead_groups_again_and_no_others(trainer):
         rows = slice(4 * group, 4 * group + 4)
         assert len(set(problems[rows])) == 1
         assert (second.rollout.tokens[rows, :3] == second.rollout.tokens[4 * group, :3]).all()
+    ends = second.rollout.tokens[:, 3:] == one.task.eos_id
+    assert torch.equal(second.rollout.mask, ends.cumsum(1) - ends.long() == 0)
+    logp, entropy = score_rows(one.policy.logp_and_entropy, second.rollout, one.config)
+    assert (second.rollout.logp_old - logp)[second.rollout.mask].abs().max() < 1e-6
+    assert (second.entropy - entropy)[second.rollout.mask].abs().max() < 1e-5
     alive = has_signal(second.rollout.parts["correct"], second.rollout.group_ids)
     assert alive.sum() > (~dead).sum()
 
@@ -299,6 +305,12 @@ def test_dapo_gives_up_after_its_limit(trainer):
     one = trainer(method="dapo", resample_limit=3)
     one.task = Lottery(one.task, 1)  # everybody wins
     one.method = dataclasses.replace(one.method, reward=None)
+    first, *more = (
+        collect(one.policy, None, one.task, one.method, dataclasses.replace(one.config, resample_limit=n), 1, Clock())
+        for n in range(3)
+    )
+    assert all(not torch.equal(again.rollout.tokens, first.rollout.tokens) for again in more)
+    assert not torch.equal(more[0].rollout.tokens, more[1].rollout.tokens)  # each attempt is a new one
     for _ in range(4):
         one.iterate()
     with pytest.warns(TrainingWarning, match="no group had two different rewards for 5 iterations"):

@@ -63,5 +63,4 @@ def truncate(logits: Tensor, top_k: int = 0, top_p: float = 1.0) -> Tensor:
     drop = probs.cumsum(-1) - probs >= top_p if top_p < 1 else torch.zeros_like(probs, dtype=torch.bool)
     if top_k:
         drop |= torch.arange(logits.shape[-1], device=logits.device) >= top_k
-    drop[..., 0] = False
     return logits.masked_fill(torch.zeros_like(drop).scatter(-1, order, drop), -torch.inf)
