@@ -20,7 +20,7 @@ AUTO: Any = None  # "choose by task": filled in by resolve()
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "arithmetic": {
         "model": "tiny", "steps": 150, "prompts": 128, "minibatches": 4, "micro_batch": 0, "max_new_tokens": 0,
-        "lr": 3e-4, "lr_warmup": 10, "lr_decay": "linear", "warmup_steps": 150,
+        "lr": 3e-4, "lr_warmup": 10, "lr_decay": "linear", "warmup_steps": 800,
         "eval_problems": 1000, "eval_new_tokens": 0, "eval_every": 25,
     },
     "bandit": {
@@ -91,7 +91,9 @@ class Config:
     max_new_tokens: int = AUTO
     """Longest response, counting its end token; 0 takes what the task's longest answer needs."""
     warmup_steps: int = AUTO
-    """Supervised steps that give the tiny model a start worth training, as pretraining does. Cached."""
+    """At most so many supervised steps give the tiny model a start worth training, as pretraining does. Cached."""
+    warmup_target: float = 0.35
+    """The warm-up ends when the model answers this share of training problems right, sampled; 1 takes all steps."""
     eval_problems: int = AUTO
     """Held-out problems for the evaluation before, during and after."""
     eval_new_tokens: int = AUTO
@@ -168,6 +170,8 @@ def resolve(config: Config) -> Config:
         value = getattr(config, name)
         if not (value > 0 and math.isfinite(value)):
             raise ValueError(f"{name}={value}: must be a positive number")
+    if not 0 < config.warmup_target <= 1:
+        raise ValueError(f"warmup_target={config.warmup_target}: must lie in (0, 1]; it is a share of right answers")
     for name in ("weight_decay", "max_grad_norm", "beta", "staleness_limit"):
         value = getattr(config, name)
         if not (value >= 0 and math.isfinite(value)):

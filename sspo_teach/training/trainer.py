@@ -356,7 +356,8 @@ def build(config: Config, *, quiet: bool = False) -> tuple[Task, CausalLM]:
         policy = policy.to(config.device)
         if config.warmup_steps:
             label = f"{config.task} {sorted(config.options)} {config.max_new_tokens}"
-            policy = warmed(policy, task, config.warmup_steps, seed=config.seed, label=label, quiet=quiet)
+            steps, target = config.warmup_steps, config.warmup_target
+            policy = warmed(policy, task, steps, seed=config.seed, label=label, target=target, quiet=quiet)
     else:
         policy = load_policy(config.model, device=config.device, dtype=dtype)
     if policy.vocab_size < task.vocab_size:
