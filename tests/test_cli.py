@@ -148,6 +148,15 @@ def test_words_that_are_no_options_are_named(words, named, capsys):
     assert "--help" in err
 
 
+def test_a_full_disk_is_one_line_too(monkeypatch, capsys):
+    def full(_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("sspo_teach.training.trainer.Trainer.run", full)
+    assert status(["train", *SMALL]) == 1
+    assert capsys.readouterr().err == "sspo-teach: [Errno 28] No space left on device\n"
+
+
 def test_a_folder_that_holds_a_run_is_refused(run, capsys):
     assert status(["train", *SMALL, "--out", str(run)]) == 1
     assert "already holds a run: --resume" in capsys.readouterr().err
