@@ -84,6 +84,8 @@ MISTAKES = {
     "train --prompts 6 --minibatches 9": "whole groups; nearest: 6",
     "train --steps -1": "steps=-1: must be at least 0",
     "train --seed -1": "seed=-1: must be at least 0",
+    "train --seed 9223372036854775808": "seed=9223372036854775808: must be at most",
+    "train --threads 100000": "threads=100000: must be at most 1024",
     "train --epochs 0": "epochs=0: must be at least 1",
     "train --eval-every 0": "eval_every=0: must be at least 1",
     "train --micro-batch -2": "micro_batch=-2: must be at least 0",
@@ -94,6 +96,7 @@ MISTAKES = {
     "train --model nowhere.gguf": "model='nowhere.gguf': there is no such file",
     "train --model .": "the folder holds no config.json and 0 GGUF files",
     "train --task gsm8k": "task='gsm8k' needs a pretrained model: give --model",
+    "train --task gsm8k --model tiny": "task='gsm8k' needs a pretrained model: give --model",
     "train --task arithmetic-text --model .": "the folder holds no config.json",
     "train --out a-file": "out='a-file': a-file is no folder to write to",
     "train --out a-file/b/run": "out='a-file/b/run': a-file is no folder to write to",
@@ -105,6 +108,7 @@ MISTAKES = {
     "evaluate nowhere": "nowhere holds no run: config.json is missing",
     "evaluate . --problems -1": "problems=-1: must be 0",
     "evaluate broken": "config.json is not JSON",
+    "evaluate wrong": "config.json holds a value of the wrong kind",
     "evaluate unfinished": "holds no checkpoint",
     "methods spso": "unknown method: 'spso'; did you mean 'sspo'?",
     "tarin": "unknown command 'tarin'; did you mean 'train'?",
@@ -114,7 +118,8 @@ MISTAKES = {
 @pytest.mark.parametrize("words", MISTAKES)
 def test_a_mistake_is_answered_in_one_line(words, capsys, tmp_path):
     (tmp_path / "a-file").touch()
-    for name, text in (("broken", '{"task": '), ("unfinished", json.dumps({"task": "bandit"}))):
+    texts = {"broken": '{"task": ', "unfinished": '{"task": "bandit"}', "wrong": '{"steps": "many"}'}
+    for name, text in texts.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(text)
     before = sorted(tmp_path.rglob("*"))

@@ -148,7 +148,7 @@ def resolve(config: Config) -> Config:
         raise ValueError(unknown("task", config.task, TASK_DEFAULTS))
     missing = {name: value for name, value in known.items() if getattr(config, name) is None}
     config = dataclasses.replace(config, **missing)
-    if not config.model:
+    if not config.model or (config.model == "tiny" and not known["model"]):  # tiny has no tokenizer
         raise ValueError(
             f"task={config.task!r} needs a pretrained model: give --model a folder, a .gguf file or a hub id "
             "such as Qwen/Qwen2.5-0.5B-Instruct"
@@ -160,6 +160,9 @@ def resolve(config: Config) -> Config:
     for name, least in at_least.items():
         if getattr(config, name) < least:
             raise ValueError(f"{name}={getattr(config, name)}: must be at least {least}")
+    for name, most in {"seed": 2**63 - 1, "threads": 1024}.items():  # beyond these torch fails, and not by name
+        if getattr(config, name) > most:
+            raise ValueError(f"{name}={getattr(config, name)}: must be at most {most}")
     try_out(row)
     try:
         torch.empty(0, device=config.device)

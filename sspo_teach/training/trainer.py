@@ -377,7 +377,10 @@ def learning_rate(config: Config, step: int) -> float:
 
 def restored(path: Path) -> tuple[Task, CausalLM, Config, int]:
     """The task, the policy at its last checkpoint, the config and the iteration of the run in ``path``."""
-    config = resolve(read_config(path))
+    try:
+        config = resolve(read_config(path))
+    except TypeError as error:
+        raise ValueError(f"{path / 'config.json'} holds a value of the wrong kind: {error}") from error
     found = checkpoint.load(path / "checkpoints")
     task, policy = build(dataclasses.replace(config, warmup_steps=0))  # the checkpoint holds what was learnt
     checkpoint.restore_model(policy.model, found.model)
