@@ -96,6 +96,8 @@ NUMBERS = [
     ("sapo", {"tau_pos": float("nan")}, "tau_pos must be a positive finite number, got nan"),
     ("sspo_sigmoid", {"tau_neg": float("inf")}, "tau_neg must be a positive finite number, got inf"),
     ("sspo_log_ratio", {"tau_pos": "1.0"}, "tau_pos must be a positive finite number, got '1.0'"),
+    ("sspo", {"tau_pos": 1e-300}, "tau_pos must lie in [1e-06, 1e+09], got 1e-300: beyond, float32 shows only"),
+    ("sapo", {"tau_neg": 1e300}, "tau_neg must lie in [1e-06, 1e+09], got 1e+300"),
     (
         "grpo",
         {"eps_low": 1.2},

@@ -6,12 +6,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from sspo_teach.tensors import check_positive, promote
+from sspo_teach.tensors import check_between, check_positive, promote
 
 
 def temperature(advantages: Tensor, tau_pos: float, tau_neg: float) -> Tensor:
     """τ_pos where A > 0 and τ_neg elsewhere (A = 0 contributes nothing, so its side does not matter); shape of A."""
     check_positive(tau_pos=tau_pos, tau_neg=tau_neg)
+    check_between(1e-6, 1e9, "beyond, float32 shows only the gate's limit", tau_pos=tau_pos, tau_neg=tau_neg)
     return torch.full_like(promote(advantages), tau_neg).masked_fill(advantages > 0, tau_pos)
 
 
