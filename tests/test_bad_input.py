@@ -107,16 +107,8 @@ NUMBERS = [
     ("dapo", {"eps_high": -0.1}, "eps_high must lie in [0, inf], got -0.1: the upper edge of the band is 1 + eps_high"),
     ("dr_grpo", {"eps_high": float("nan")}, "eps_high must lie in [0, inf], got nan"),
     ("gspo", {"eps_low": 3}, "eps_low must lie in [0, 1], got 3"),
-    (
-        "gmpo",
-        {"eps_low": -0.4},
-        "lower must lie in [-inf, 0], got 0.4: the band must hold log ρ = 0 (lower is −eps_low for GMPO)",
-    ),
-    (
-        "gmpo",
-        {"eps_high": -0.4},
-        "upper must lie in [0, inf], got -0.4: the band must hold log ρ = 0 (upper is eps_high for GMPO)",
-    ),
+    ("gmpo", {"eps_low": -0.4}, "eps_low must lie in [0, inf], got -0.4: it is a half-width in log space"),
+    ("gmpo", {"eps_high": -0.4}, "eps_high must lie in [0, inf], got -0.4: it is a half-width in log space"),
     (
         "cispo",
         {"ratio_cap": 0.28},

@@ -23,6 +23,7 @@ from sspo_teach.policies import causal_lm
 from sspo_teach.policies.causal_lm import CausalLM, tiny_qwen2
 from sspo_teach.policies.sampling import Sampling
 from sspo_teach.tasks.toy import BanditTask
+from sspo_teach.training import rollout as rollout_room
 from sspo_teach.training import trainer as training
 from sspo_teach.training import warmup
 from sspo_teach.training.config import Config, resolve
@@ -271,7 +272,8 @@ class Lottery:
 
 
 @pytest.mark.parametrize("reuse", [False, True])
-def test_dapo_samples_dead_groups_again_and_no_others(trainer, reuse):
+def test_dapo_samples_dead_groups_again_and_no_others(trainer, reuse, monkeypatch):
+    monkeypatch.setattr(rollout_room, "_drop", lambda rollout, entropy, *_: (rollout, entropy, 0))
     one = trainer(method="dapo", prompts=8, minibatches=2, resample_limit=1, reuse_sampler_logp=reuse)
     one.task = Lottery(one.task, 5)
     plain = dataclasses.replace(one.method, keep=None, reward=None)
@@ -299,6 +301,24 @@ def test_dapo_samples_dead_groups_again_and_no_others(trainer, reuse):
     assert (second.entropy - entropy)[second.rollout.mask].abs().max() < 1e-5
     alive = has_signal(second.rollout.parts["correct"], second.rollout.group_ids)
     assert alive.sum() > (~dead).sum()
+
+
+def test_dapo_leaves_out_what_stays_dead(trainer):
+    one = trainer(method="dapo", prompts=8, minibatches=2, resample_limit=0)
+    one.task = Lottery(one.task, 5)
+    one.method = dataclasses.replace(one.method, reward=None)
+    whole = dataclasses.replace(one.method, keep=None)
+    first, second = (collect(one.policy, None, one.task, way, one.config, 1, Clock()) for way in (whole, one.method))
+    alive = mixed_groups(first.rollout)
+    assert 0 < alive.sum() < len(alive)
+    assert second.dropped == (~alive).sum() / 4
+    assert torch.equal(second.rollout.tokens, first.rollout.tokens[alive])
+    assert torch.equal(second.task_rewards, first.task_rewards[alive])
+    assert second.entropy.shape == second.rollout.mask.shape
+    sizes = [len(rows) for rows in minibatches(second.rollout, one.config)]
+    assert sum(sizes) == alive.sum()
+    assert all(size % 4 == 0 for size in sizes)  # groups stay whole
+    assert one.iterate()["dropped"] == second.dropped
 
 
 def test_dapo_gives_up_after_its_limit(trainer):

@@ -10,7 +10,7 @@ from torch import Tensor
 from sspo_teach import gates
 from sspo_teach.objectives import units
 from sspo_teach.objectives.normalize import Normalizer, response_mean
-from sspo_teach.tensors import checked, log_ratio
+from sspo_teach.tensors import check_between, checked, log_ratio
 
 
 @checked
@@ -57,6 +57,7 @@ def gmpo(
     Differs: from gspo by gating before pooling, on the log-ratio; from sspo by the gate, one word.
     Paper: Zhao et al., 2025, arXiv 2507.20673 (read in the authors' code); ε = 0.4, a half-width in log space.
     """
+    check_between(0, float("inf"), "it is a half-width in log space", eps_low=eps_low, eps_high=eps_high)
     log_f = gates.log_clip(log_ratio(logp, logp_old, mask), advantages, -eps_low, eps_high)
     return -normalize(units.sequence(log_f, mask).exp() * advantages, mask)
 

@@ -16,6 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+STATE = ("step", "counts", "without_signal", "controller")  # what a run needs beside its tensors
 KEEP = 2  # the newest, and one before it in case a disk loses the newest
 
 
@@ -67,12 +68,19 @@ def load(folder: Path) -> Checkpoint:
                 step=step,
                 model=load_file(path / "model.safetensors"),
                 optimizer=load_file(path / "optimizer.safetensors"),
-                state=json.loads((path / "state.json").read_text()),
+                state=_whole(json.loads((path / "state.json").read_text())),
             )
         except (OSError, ValueError, SafetensorError) as error:
             warnings.warn(f"{path} cannot be read ({error}); the checkpoint before it is taken", stacklevel=2)
     held = f"{len(steps)} checkpoints, none of which can be read" if steps else "no checkpoint"
     raise ValueError(f"{folder} holds {held}: start the run again, without --resume")
+
+
+def _whole(state: Any) -> Mapping[str, Any]:
+    missing = [name for name in STATE if name not in state]
+    if missing:
+        raise ValueError(f"state.json lacks {', '.join(missing)}")
+    return state
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

