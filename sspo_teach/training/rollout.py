@@ -144,7 +144,7 @@ def _sample(policy: CausalLM, task: Task, config: Config, step: int, n: int, att
 
 
 def _drop(rollout: Rollout, entropy: Tensor, method: Method, config: Config) -> tuple[Rollout, Tensor, int]:
-    """Leave out the groups that still have no signal, since their tokens dilute the mean; all stay where none has any."""
+    """Leave out groups that still have no signal, since their tokens dilute the mean; all stay where none has any."""
     if method.keep is None:
         return rollout, entropy, 0
     alive = method.keep(rollout)

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import statistics
 import tempfile
 import time
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -30,44 +32,61 @@ def main() -> None:
     parser.add_argument("--iterations", type=int, default=20, help="measured iterations of each")
     parser.add_argument("--threads", type=int, default=2)
     asked = parser.parse_args()
-    torch.set_num_threads(asked.threads)
-    print(json.dumps(measure(asked.iterations), indent=1))
+    print(json.dumps(measure(asked.iterations, asked.threads), indent=1))
 
 
-def measure(iterations: int, *, warm: int = 3) -> dict[str, object]:
+def measure(iterations: int, threads: int, *, warm: int = 3) -> dict[str, object]:
     """Median seconds per iteration of each side, the ratios, and where our time goes."""
+    spawn = multiprocessing.get_context("spawn")  # each side has a process, and so a pool of threads, of its own
     with tempfile.TemporaryDirectory() as scratch:
-        sides = {
-            "scored": ours(Path(scratch) / "scored", reuse_sampler_logp=False),
-            "reused": ours(Path(scratch) / "reused", reuse_sampler_logp=True),
-            "trl": trl(Path(scratch) / "trl", iterations + warm),
-        }
-        seconds: dict[str, list[float]] = {name: [] for name in sides}
+        turns = {}
+        for name, side in SIDES.items():
+            turns[name], there = spawn.Pipe()
+            arguments = (side, there, str(Path(scratch) / name), iterations + warm, threads)
+            spawn.Process(target=take_turns, args=arguments, daemon=True).start()
+        seconds: dict[str, list[float]] = {name: [] for name in SIDES}
         for _ in range(iterations + warm):
-            for name, side in sides.items():
-                seconds[name].append(next(side))
+            for name, turn in turns.items():
+                turn.send("go")
+                seconds[name].append(turn.recv())
         shares = {name: where_time_goes(Path(scratch) / name, warm) for name in ("scored", "reused")}
     median = {name: statistics.median(times[warm:]) for name, times in seconds.items()}
     return {
         "median_seconds": {name: round(value, 4) for name, value in median.items()},
         "times_faster_than_trl": {name: round(median["trl"] / median[name], 2) for name in ("scored", "reused")},
         "shares": shares,
-        "threads": torch.get_num_threads(),
+        "threads": threads,
         "torch": torch.__version__,
     }
 
 
-def ours(folder: Path, *, reuse_sampler_logp: bool):
-    """Yields seconds per iteration of our trainer."""
+def take_turns(side, turn, folder: str, iterations: int, threads: int) -> None:
+    torch.set_num_threads(threads)
+    warnings.simplefilter("ignore")
+    side(Path(folder), iterations, turn)
+
+
+def scored(folder: Path, iterations: int, turn) -> None:
+    """Our trainer as it is: old log-probabilities come from a forward pass of their own, as TRL's do."""
+    ours(folder, iterations, turn, reuse_sampler_logp=False)
+
+
+def reused(folder: Path, iterations: int, turn) -> None:
+    """Our trainer with the sampler's own log-probabilities, which are the same numbers."""
+    ours(folder, iterations, turn, reuse_sampler_logp=True)
+
+
+def ours(folder: Path, iterations: int, turn, *, reuse_sampler_logp: bool) -> None:
     config = Config(
         method="grpo", prompts=PROMPTS, group_size=GROUP, minibatches=UPDATES, steps=10**6, lr_decay="constant",
         warmup_steps=0, reuse_sampler_logp=reuse_sampler_logp, out=str(folder),
     )  # fmt: skip
     trainer = Trainer(config, quiet=True)
-    while True:
+    for _ in range(iterations):
+        turn.recv()
         began = time.perf_counter()
         trainer.iterate()
-        yield time.perf_counter() - began
+        turn.send(time.perf_counter() - began)
 
 
 def where_time_goes(folder: Path, warm: int) -> dict[str, float]:
@@ -77,41 +96,46 @@ def where_time_goes(folder: Path, warm: int) -> dict[str, float]:
     return {name: round(statistics.median(table[name]) / total, 3) for name in ("sample", "score", "train")}
 
 
-def trl(folder: Path, iterations: int):
-    """Yields seconds per iteration of TRL's trainer on the same model, prompts and reward."""
+def trl(folder: Path, iterations: int, turn) -> None:
+    """TRL's trainer on the same model, prompts and reward."""
     import logging
-    import threading
-    from queue import Queue
 
     from datasets import Dataset, disable_progress_bars
-    from transformers import PreTrainedTokenizerFast, TrainerCallback
+    from transformers import PreTrainedTokenizerFast, PrinterCallback, TrainerCallback
     from transformers.utils.logging import disable_progress_bar, set_verbosity_error
     from trl import GRPOConfig, GRPOTrainer
 
     from sspo_teach.policies.causal_lm import tiny_qwen2
 
-    disable_progress_bars(), disable_progress_bar(), set_verbosity_error()
+    disable_progress_bars()
+    disable_progress_bar()
+    set_verbosity_error()
     logging.disable(logging.WARNING)
     task = ArithmeticTask()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=characters(task.game.alphabet), pad_token="␣", eos_token="⏎")
     model = tiny_qwen2(task.vocab_size, seed=0).model
     model.config.eos_token_id = model.generation_config.eos_token_id = task.eos_id
     model.config.pad_token_id = model.generation_config.pad_token_id = task.pad_id
-    prompts = task.prompts(PROMPTS * iterations, rng=np.random.default_rng(0))
+    prompts = task.prompts(PROMPTS * (iterations + 1), rng=np.random.default_rng(0))
     problems = task.game.texts(np.array(prompts.problems))
     answers = [task.decode(ids) for ids in task.answers(prompts.problems)]
 
     def reward(prompts, completions, answer, **_):
         return [float(completion == right) for completion, right in zip(completions, answer, strict=True)]
 
-    # the trainer runs in a thread that stops after every fourth update, so that both sides can take turns
-    go, done = Queue(), Queue()
-
     class Turns(TrainerCallback):
+        """After every fourth update it is the others' turn."""
+
+        def on_train_begin(self, *_, **__):
+            turn.recv()
+            self.began = time.perf_counter()
+
         def on_step_end(self, args, state, control, **_):
             if state.global_step % UPDATES == 0:
-                done.put(time.perf_counter())
-                go.get()
+                turn.send(time.perf_counter() - self.began)
+                if state.global_step < UPDATES * iterations:
+                    turn.recv()
+                    self.began = time.perf_counter()
 
     config = GRPOConfig(
         output_dir=str(folder), per_device_train_batch_size=PROMPTS * GROUP // UPDATES, num_generations=GROUP,
@@ -125,18 +149,8 @@ def trl(folder: Path, iterations: int):
         model=model, reward_funcs=reward, args=config, processing_class=tokenizer, callbacks=[Turns()],
         train_dataset=Dataset.from_dict({"prompt": problems, "answer": answers}),
     )  # fmt: skip
-    threads = torch.get_num_threads()
-
-    def run() -> None:
-        torch.set_num_threads(threads)
-        go.get()
-        trainer.train()
-
-    threading.Thread(target=run, daemon=True).start()
-    while True:
-        began = time.perf_counter()
-        go.put(None)
-        yield done.get() - began
+    trainer.remove_callback(PrinterCallback)
+    trainer.train()
 
 
 def characters(alphabet: str):
@@ -152,6 +166,8 @@ def characters(alphabet: str):
     tokenizer.decoder = Fuse()
     return tokenizer
 
+
+SIDES = {"scored": scored, "reused": reused, "trl": trl}
 
 if __name__ == "__main__":
     main()
