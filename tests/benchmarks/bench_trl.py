@@ -36,7 +36,10 @@ def main() -> None:
 
 
 def measure(iterations: int, threads: int, *, warm: int = 3) -> dict[str, object]:
-    """Median seconds per iteration of each side, the ratios, and where our time goes."""
+    """Median seconds per iteration of each side, the ratios, and where our time goes.
+
+    TRL comes twice: as it is by default, which recomputes activations in the backward pass, and without that.
+    """
     spawn = multiprocessing.get_context("spawn")  # each side has a process, and so a pool of threads, of its own
     with tempfile.TemporaryDirectory() as scratch:
         turns = {}
@@ -53,7 +56,10 @@ def measure(iterations: int, threads: int, *, warm: int = 3) -> dict[str, object
     median = {name: statistics.median(times[warm:]) for name, times in seconds.items()}
     return {
         "median_seconds": {name: round(value, 4) for name, value in median.items()},
-        "times_faster_than_trl": {name: round(median["trl"] / median[name], 2) for name in ("scored", "reused")},
+        "times_faster_than": {
+            peer: {name: round(median[peer] / median[name], 2) for name in ("scored", "reused")}
+            for peer in ("trl", "trl_without_checkpointing")
+        },
         "shares": shares,
         "threads": threads,
         "torch": torch.__version__,
@@ -98,6 +104,15 @@ def where_time_goes(folder: Path, warm: int) -> dict[str, float]:
 
 def trl(folder: Path, iterations: int, turn) -> None:
     """TRL's trainer on the same model, prompts and reward."""
+    peer(folder, iterations, turn, gradient_checkpointing=True)
+
+
+def trl_without_checkpointing(folder: Path, iterations: int, turn) -> None:
+    """The same, told not to save memory."""
+    peer(folder, iterations, turn, gradient_checkpointing=False)
+
+
+def peer(folder: Path, iterations: int, turn, *, gradient_checkpointing: bool) -> None:
     import logging
 
     from datasets import Dataset, disable_progress_bars
@@ -142,8 +157,8 @@ def trl(folder: Path, iterations: int, turn) -> None:
         steps_per_generation=UPDATES, gradient_accumulation_steps=1, num_iterations=1, max_completion_length=4,
         max_steps=UPDATES * iterations, learning_rate=3e-4, lr_scheduler_type="constant", weight_decay=0.0, beta=0.0,
         loss_type="grpo", temperature=1.0, top_k=0, top_p=1.0, max_grad_norm=1.0, use_cpu=True, bf16=False,
-        gradient_checkpointing=False, report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True,
-        shuffle_dataset=False,
+        gradient_checkpointing=gradient_checkpointing, report_to=[], save_strategy="no", logging_strategy="no",
+        disable_tqdm=True, shuffle_dataset=False,
     )  # fmt: skip
     trainer = GRPOTrainer(
         model=model, reward_funcs=reward, args=config, processing_class=tokenizer, callbacks=[Turns()],
@@ -167,7 +182,7 @@ def characters(alphabet: str):
     return tokenizer
 
 
-SIDES = {"scored": scored, "reused": reused, "trl": trl}
+SIDES = {"scored": scored, "reused": reused, "trl": trl, "trl_without_checkpointing": trl_without_checkpointing}
 
 if __name__ == "__main__":
     main()
