@@ -1,0 +1,48 @@
+"""The committed runs, and what the README says of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sspo_teach.training.diagnostics import COLUMNS
+from sspo_teach.training.folder import RunFolder, read_config
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "notebooks" / "results"
+RUNS = sorted(path.parent.name for path in RESULTS.glob("*/config.json"))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_is_whole(name: str):
+    run = RunFolder(RESULTS / name)
+    config, history, evaluations = read_config(run.path), run.history(), run.evaluations()
+    assert [row["step"] for row in history] == list(range(1, config.steps + 1))
+    assert set(history[0]) <= set(COLUMNS)
+    assert (evaluations[0]["step"], evaluations[-1]["step"]) == (0, config.steps)
+    assert all(row["ratio_error"] == 0 for row in history)
+    assert config.minibatches * config.epochs > 1
+    assert (run.path / "curve.png").exists()
+    assert name in (RESULTS / "README.md").read_text()
+
+
+def test_the_readme_tells_what_the_real_model_did():
+    evaluations = RunFolder(RESULTS / "arithmetic-text-sspo").evaluations()
+    text = (ROOT / "README.md").read_text()
+    rows = re.findall(r"^\| (correct|finished|correct among the finished), (greedy|sampled)[^|]*\|(.*)\|$", text, re.M)
+    assert len(rows) == 6
+    for what, way, cells in rows:
+        part = {"correct among the finished": "correct_given_finished"}.get(what, what)
+        shares = [evaluations[i][way][part] for i in (0, -1)]
+        told = [list(map(int, re.findall(r"\d+", cell))) for cell in cells.split("|")]
+        assert told == [[round(100 * share[key]) for key in ("share", "low", "high")] for share in shares]
+
+
+def test_the_readme_tells_what_the_first_command_did():
+    evaluations = RunFolder(RESULTS / "arithmetic-sspo").evaluations()
+    text = (ROOT / "README.md").read_text()
+    (told,) = re.findall(r"^\| 0 \| ([\d.]+) → ([\d.]+) \| ([\d.]+) → ([\d.]+) \|", text, re.M)
+    found = [evaluations[i][way]["correct"]["share"] for way in ("sampled", "greedy") for i in (0, -1)]
+    assert list(map(float, told)) == [round(100 * share, 1) for share in found]
