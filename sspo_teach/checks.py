@@ -1,7 +1,7 @@
 """The laws that every gate, unit and objective keeps, as functions to run on your own.
 
 >>> print(check_objective(my_objective))
-check_objective(my_objective): 1 of 14 laws is broken
+check_objective(my_objective): 1 of 15 laws is broken
   padding: row 0, token 3: expected 0, found nan (padding may hold NaN: mask by where, 0 · NaN is NaN)
 
 A report is true when every law holds. Batches are off-policy where the law does not say otherwise, since on-policy most
@@ -114,17 +114,21 @@ def check_objective(
     *,
     needs: tuple[str, ...] = (),
     separable: bool = True,
+    ratio: bool = True,
     weight: float = 1.0,
     **numbers: Any,
 ) -> Report:
     """Run the laws on an objective (logp, logp_old, advantages, mask, *, normalize, **numbers) → scalar loss.
 
-    ``needs`` and ``separable`` are those of its ``Method``; ``weight`` is its weight on-policy (1, but 1 − α for PSPO).
+    ``needs`` and ``separable`` are those of its ``Method``; ``ratio=False`` for objectives without one, such as rloo;
+    ``weight`` is the weight on-policy (1, but 1 − α for PSPO).
     """
     subject = _Subject(objective, needs, numbers, weight)
     laws = dict(OBJECTIVE_LAWS)
     if not separable or "normalize" not in subject.parameters:
         del laws["separable"]
+    if not ratio:
+        del laws["stale"]
     return _run(f"check_objective({name_of(objective)})", laws, subject)
 
 
@@ -276,6 +280,13 @@ def _way_back(subject: _Subject) -> Iterator[Any]:
         )
 
 
+def _stale(subject: _Subject) -> Iterator[Any]:
+    batch = sample(0.3)
+    moved, frozen = subject.credit(batch), subject.credit(replace(batch, logp_old=batch.logp))
+    if (moved - frozen).abs().max() <= 1e-3 * frozen.abs().max():
+        yield None, None, "a credit that depends on logp_old", "the credit of ratio 1"
+
+
 def _zero_advantage(subject: _Subject) -> Iterator[Any]:
     for drift in DRIFTS:
         batch = sample(drift)
@@ -364,6 +375,7 @@ OBJECTIVE_LAWS: dict[str, tuple[Callable[[_Subject], Iterator[Any]], str]] = {
     "row order": (_row_order, "permuting responses permutes their credit"),
     "on-policy": (_on_policy, "at ratio 1 every method is REINFORCE under its own normalizer"),
     "way back": (_way_back, "a token that moved against its advantage must be let back: clip on one side only"),
+    "stale": (_stale, "the ratio must move: exp(logp − logp.detach()) is always 1, and no clip or gate ever acts"),
     "zero advantage": (_zero_advantage, "a response with A = 0 says nothing"),
     "expanded": (_expanded, "advantages (B, 1) and the same repeated to (B, T) are one"),
     "separable": (_separable, "with the counts fixed, the credit of a batch is the credits of its parts"),

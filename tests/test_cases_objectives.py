@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 
-from sspo_teach import METHODS, credit, gates
+from sspo_teach import METHODS, check_objective, credit, gates
 from sspo_teach.checks import sample
 from sspo_teach.objectives import units
 from sspo_teach.objectives.advantages import centered, leave_one_out, normalized
@@ -83,6 +83,16 @@ class TestRatios:
 
         on = credit(METHODS["grpo"].objective, batch.logp_old, *batch.tensors[1:])
         assert torch.allclose(credit(frozen, *batch.tensors), on, rtol=1e-12)
+
+    def test_a_ratio_to_itself_is_found_out(self):
+        """AReno#68, JustGRPO#2: "clipped" exp(logp − logp.detach()) is 1 whatever the data."""
+
+        def itself(logp, logp_old, advantages, mask):
+            return METHODS["grpo"].objective(logp, logp.detach(), advantages, mask)
+
+        report = check_objective(itself)
+        assert report.broken == ("stale",)
+        assert "no clip or gate ever acts" in str(report)
 
 
 class TestClips:

@@ -21,10 +21,13 @@ GATES = {
 }
 
 
+NO_RATIO = {"rloo"}  # arXiv 2402.14740 has none: the data are taken as on-policy, however old
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_objectives(name):
     row = METHODS[name]
-    report = check_objective(row.objective, needs=row.needs, separable=row.separable)
+    report = check_objective(row.objective, needs=row.needs, separable=row.separable, ratio=name not in NO_RATIO)
     assert report, report
 
 
@@ -117,7 +120,7 @@ def test_the_report_reads():
         "  padding: row 0, token 3: expected 0, found nan "
         "(padding may hold NaN, inf or 1e30: mask by where, since 0 · NaN is NaN)"
     )
-    assert str(report).startswith("check_objective(naive): 4 of 13 laws are broken")
+    assert str(report).startswith("check_objective(naive): 4 of 14 laws are broken")
     assert str(check_gate(gates.identity)) == "check_gate(identity): all 7 laws hold"
 
 
