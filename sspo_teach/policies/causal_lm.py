@@ -335,7 +335,7 @@ def cannot_load(what: str, source: str | Path, error: Exception) -> str:
     reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return (
         f"{what}={str(source)!r} cannot be loaded: {reason} "
-        "Give a folder written by save_pretrained, a .gguf file (pip install gguf), a hub id, or 'tiny'."
+        "Give a folder written by save_pretrained, a .gguf file (pip install gguf accelerate), a hub id, or 'tiny'."
     )
 
 
