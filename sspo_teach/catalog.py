@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from torch import Tensor
+from torch import Generator, Tensor
 
 from sspo_teach.controllers import Controller, Fixed
 from sspo_teach.objectives import sequence_level, token_level
@@ -29,12 +29,14 @@ class Method:
         objective: (logp, logp_old, advantages, mask, *, numbers, normalize) → scalar loss.
         verified: where the formula was read.
         advantage: rollout → (B, 1) or (B, T).
-        needs: extra ``Rollout`` fields passed to the objective by keyword.
+        needs: extra ``Rollout`` fields passed to the objective by keyword, or names that ``fields`` computes.
         separable: given the counts, the credit of a batch is the credits of its parts.
         controller: makes the state that lives between steps.
         critic: makes the critic that fills ``rollout.values`` before advantages, where the method has one.
         keep: rollout → (B,) bool, the responses of groups worth training on.
         reward: (rollout, max_new_tokens) → (B,) rewards, in place of the task's.
+        fields: (rollout, advantages, logp, generator) → name → (B, …) tensor, what ``needs`` names and no ``Rollout``
+            holds; computed on the whole minibatch before its update, from detached log-probabilities.
         normalizer: max_new_tokens → the normalizer to train with, where it is not the objective's default.
         presets: named numbers, for ``name:preset``.
     """
@@ -48,6 +50,7 @@ class Method:
     critic: Callable[..., Any] | None = None
     keep: Callable[[Rollout], Tensor] | None = None
     reward: Callable[..., Tensor] | None = None
+    fields: Callable[[Rollout, Tensor, Tensor, Generator], Mapping[str, Tensor]] | None = None
     normalizer: Callable[[int], Normalizer] | None = None
     presets: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 

@@ -11,7 +11,7 @@ mistakes are invisible, and differences are judged relative to the largest expec
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sspo_teach.credit import credit
 from sspo_teach.objectives.normalize import Normalizer, response_mean, sequence_sum, token_mean, with_counts
-from sspo_teach.tensors import LIMIT, lengths, name_of
+from sspo_teach.tensors import LIMIT, lengths, name_of, unknown
 
 RELATIVE = 1e-9
 """Of the largest expected entry, in float64: far above rounding, far below any mistake."""
@@ -100,6 +100,7 @@ def sample(drift: float, seed: int = 0) -> Batch:
         "truncated": size.squeeze(1) == 7,
         "logp_ref": logp_old + 0.1 * draw(6, 7),
         "values": draw(6, 7),
+        "selected": torch.rand(6, 7, generator=torch.Generator().manual_seed(seed + 1)) < 0.3,
     }
     advantages = torch.tensor([[1.0], [-0.7], [-1.0], [0.6], [0.7], [-1.3]], dtype=torch.float64)
     return Batch(logp_old + drift * draw(6, 7), logp_old, advantages, torch.arange(7) < size, fields)
@@ -114,21 +115,26 @@ def check_objective(
     *,
     needs: tuple[str, ...] = (),
     separable: bool = True,
-    ratio: bool = True,
+    without: Collection[str] = (),
     weight: float = 1.0,
     **numbers: Any,
 ) -> Report:
     """Run the laws on an objective (logp, logp_old, advantages, mask, *, normalize, **numbers) → scalar loss.
 
-    ``needs`` and ``separable`` are those of its ``Method``; ``ratio=False`` for objectives without one, such as rloo;
-    ``weight`` is the weight on-policy (1, but 1 − α for PSPO).
+    ``needs`` and ``separable`` are those of its ``Method``; ``without`` names laws that it breaks by design, such as
+    "stale" for an objective without a ratio; ``weight`` is the weight on-policy (1, but 1 − α for PSPO).
+
+    Raises:
+        ValueError: ``without`` names a law that does not exist.
     """
     subject = _Subject(objective, needs, numbers, weight)
     laws = dict(OBJECTIVE_LAWS)
     if not separable or "normalize" not in subject.parameters:
         del laws["separable"]
-    if not ratio:
-        del laws["stale"]
+    for law in without:
+        if law not in OBJECTIVE_LAWS:
+            raise ValueError(unknown("law", law, OBJECTIVE_LAWS))
+        laws.pop(law, None)
     return _run(f"check_objective({name_of(objective)})", laws, subject)
 
 

@@ -24,12 +24,24 @@ def credit(
 
     >>> credit(METHODS["grpo"].objective, logp, logp_old, advantages, mask, eps_high=0.28)
     """
+    return loss_and_credit(objective, logp, logp_old, advantages, mask, **numbers)[1]
+
+
+def loss_and_credit(
+    objective: Callable[..., Tensor],
+    logp: Tensor,
+    logp_old: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    **numbers: object,
+) -> tuple[Tensor, Tensor]:
+    """The scalar loss, detached, and ``credit``, from one call of the objective."""
     check_shapes(logp=logp, logp_old=logp_old, mask=mask, advantages=advantages)
     check_values(logp=logp, logp_old=logp_old, mask=mask, advantages=advantages)
     with torch.enable_grad():
         leaf = promote(logp.detach()).requires_grad_()
         loss = objective(leaf, logp_old.detach(), advantages.detach(), mask, **numbers)
         if not loss.requires_grad:  # a batch without a single term, or an objective that ignores logp
-            return torch.zeros_like(leaf).detach()
+            return loss.detach(), torch.zeros_like(leaf).detach()
         (gradient,) = torch.autograd.grad(loss, leaf, allow_unused=True)
-    return torch.zeros_like(leaf).detach() if gradient is None else -gradient
+    return loss.detach(), torch.zeros_like(leaf).detach() if gradient is None else -gradient

@@ -6,7 +6,7 @@ Nothing here is shared with the package: lists and ``math`` only. A response is 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -138,13 +138,25 @@ ORACLES: dict[str, tuple[Callable[..., Terms], Callable[[list[int]], list[float]
     "sspo_log_ratio": (sspo_log_ratio, per_response),
 }
 
-ONE_ADVANTAGE = ("gmpo", "sspo", "sspo_sigmoid", "sspo_log_ratio")  # their papers know no advantage per token
+Whole = Callable[..., tuple[float, Tensor]]
+
+WHOLE: dict[str, Whole] = {}
+"""Methods whose responses see each other, or that look at more than ratios: (logp, logp_old, advantages, mask, fields,
+**numbers) → loss and credit."""
 
 
 def oracle(
-    name: str, logp: Tensor, logp_old: Tensor, advantages: Tensor, mask: Tensor, **numbers: float
+    name: str,
+    logp: Tensor,
+    logp_old: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    fields: Mapping[str, Tensor] | None = None,
+    **numbers: float,
 ) -> tuple[float, Tensor]:
     """Loss and credit of a batch; responses without tokens are left out."""
+    if name in WHOLE:
+        return WHOLE[name](logp, logp_old, advantages, mask, fields or {}, **numbers)
     terms_of, factors_of = ORACLES[name]
     rows = [i for i in range(len(mask)) if mask[i].any()]
     factors = factors_of([int(mask[i].sum()) for i in rows])

@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from exceptions import ready
 
 from sspo_teach import METHODS, credit, method
 from sspo_teach.catalog import Method
@@ -66,7 +67,7 @@ TENSORS = [
 @pytest.mark.parametrize("name", METHODS)
 def test_tensors(name, bad, message):
     with pytest.raises(ValueError, match=re.escape(message)):
-        METHODS[name].objective(**{**GOOD, **bad})
+        ready(name, GOOD["mask"])(**{**GOOD, **bad})
 
 
 @pytest.mark.parametrize(("bad", "message"), TENSORS)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from exceptions import LAWS, WEIGHT, check, ready
 
 from sspo_teach import METHODS, check_gate, check_objective, check_unit, gates
 from sspo_teach.objectives import units
@@ -21,14 +22,24 @@ GATES = {
 }
 
 
-NO_RATIO = {"rloo"}  # arXiv 2402.14740 has none: the data are taken as on-policy, however old
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_objectives(name):
-    row = METHODS[name]
-    report = check_objective(row.objective, needs=row.needs, separable=row.separable, ratio=name not in NO_RATIO)
+    report = check(name)
     assert report, report
+
+
+@pytest.mark.parametrize(("name", "law"), [(name, law) for name, laws in LAWS.items() for law in laws])
+def test_exceptions_are_needed(name, law):
+    """An exception that is none any more would hide a mistake."""
+    row, others = METHODS[name], set(LAWS[name]) - {law}
+    weight = WEIGHT.get(name, 1.0)
+    report = check_objective(row.objective, needs=row.needs, separable=row.separable, without=others, weight=weight)
+    assert report.broken == (law,)
+
+
+def test_an_unknown_law_is_refused():
+    with pytest.raises(ValueError, match="unknown law: 'stail'; did you mean 'stale'"):
+        check_objective(METHODS["rloo"].objective, without=("stail",))
 
 
 @pytest.mark.parametrize("numbers", METHODS["sspo"].presets.values(), ids=METHODS["sspo"].presets)
@@ -144,6 +155,6 @@ def test_weight_on_policy_may_be_another():
 
 
 def test_float32_batches_work_too():
-    for row in METHODS.values():
-        logp = torch.randn(4, 3)
-        assert row.objective(logp, logp + 0.1, torch.ones(4, 1), torch.ones(4, 3)).dtype == torch.float32
+    for name in METHODS:
+        logp, mask = torch.randn(4, 3), torch.ones(4, 3)
+        assert ready(name, mask)(logp, logp + 0.1, torch.ones(4, 1), mask).dtype == torch.float32

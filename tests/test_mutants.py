@@ -9,9 +9,10 @@ from unittest import mock
 
 import pytest
 import torch
+from exceptions import check
 from oracles import oracle
 
-from sspo_teach import METHODS, check_objective, credit, gates
+from sspo_teach import METHODS, credit, gates
 from sspo_teach.checks import OBJECTIVE_LAWS
 from sspo_teach.objectives import normalize, units
 
@@ -223,15 +224,31 @@ def wide(drift):
     return logp_old + drift * torch.randn(96, 6, generator=draw, dtype=torch.float64), logp_old, advantages, mask
 
 
+def wide_fields(name, batch):
+    """What ``name`` needs on such a batch, all from one seed."""
+    logp_old, mask = batch[1], batch[3]
+    draw = torch.Generator().manual_seed(12)
+    made = {
+        "group_ids": torch.arange(96) // 6,
+        "rewards": torch.randn(96, generator=draw, dtype=torch.float64),
+        "truncated": torch.zeros(96, dtype=torch.bool),
+        "logp_ref": logp_old - 0.1,
+        "values": torch.randn(96, 6, generator=draw, dtype=torch.float64),
+        "selected": torch.rand(96, 6, generator=draw) < 0.3,
+    }
+    return {need: made[need] for need in METHODS[name].needs}
+
+
 BATCHES = [wide(0.3), wide(1.5), wide(3e-4)]
 
 
 def broken(name, objective):
     """Every law that rejects the objective, the loops of its paper among them."""
-    found = list(check_objective(objective, ratio=name != "rloo").broken)
+    found = list(check(name, objective).broken)
     for batch in BATCHES:
-        expected = oracle(name, *batch, **METHODS[name].numbers)[1]
-        deviation = (credit(objective, *batch) - expected).abs().max() / expected.abs().max()
+        extra = wide_fields(name, batch)
+        expected = oracle(name, *batch, extra, **METHODS[name].numbers)[1]
+        deviation = (credit(objective, *batch, **extra) - expected).abs().max() / expected.abs().max()
         if not deviation < 1e-6 and "loops" not in found:
             found.append("loops")
     return found
@@ -267,7 +284,10 @@ def test_mutants_are_different():
     signatures = []
     for mutant in MUTANTS:
         objective = mutant.objective()
-        credits = [credit(objective, logp, logp_old, A.clone(), mask) for logp, logp_old, A, mask in batches]
+        credits = [
+            credit(objective, logp, logp_old, A.clone(), mask, **wide_fields(mutant.method, batches[0]))
+            for logp, logp_old, A, mask in batches
+        ]
         signatures.append(torch.cat(credits))
     for (one, a), (other, b) in combinations(zip(MUTANTS, signatures, strict=True), 2):
         assert not torch.allclose(a, b, rtol=1e-9, atol=0, equal_nan=True), f"{one.name} is {other.name}"

@@ -5,7 +5,8 @@ import math
 
 import pytest
 import torch
-from oracles import ONE_ADVANTAGE, ORACLES, oracle
+from exceptions import DETACHED, LAWS, ONE_ADVANTAGE, WEIGHT, fields, ready
+from oracles import ORACLES, WHOLE, oracle
 
 from sspo_teach import METHODS, credit, gates
 from sspo_teach.checks import sample
@@ -34,37 +35,39 @@ def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def test_every_method_has_an_oracle():
-    assert list(METHODS) == list(ORACLES)
+    assert set(METHODS) == {*ORACLES, *WHOLE}
+    assert not set(ORACLES) & set(WHOLE)
 
 
 @pytest.mark.parametrize(("name", "numbers"), CASES)
 @pytest.mark.parametrize("drift", [0.5, 2.0, 2e-4])
 def test_loops(name, numbers, drift):
     batch = sample(drift, seed=3)
-    loss, expected = oracle(name, *batch.tensors, **numbers)
-    found = credit(METHODS[name].objective, *batch.tensors, **numbers)
+    extra = fields(name, batch.mask, batch)
+    loss, expected = oracle(name, *batch.tensors, extra, **numbers)
+    found = credit(METHODS[name].objective, *batch.tensors, **extra, **numbers)
     assert relative(found, expected) < 1e-12
-    assert METHODS[name].objective(*batch.tensors, **numbers).item() == pytest.approx(loss, rel=1e-12, abs=1e-14)
+    assert METHODS[name].objective(*batch.tensors, **extra, **numbers).item() == pytest.approx(
+        loss, rel=1e-12, abs=1e-14
+    )
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in ONE_ADVANTAGE])
 def test_loops_with_one_advantage_per_token(name):
     batch = sample(0.5, seed=4)
     advantages = torch.randn(6, 7, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    loss, expected = oracle(name, batch.logp, batch.logp_old, advantages, batch.mask, **METHODS[name].numbers)
-    found = credit(METHODS[name].objective, batch.logp, batch.logp_old, advantages, batch.mask)
+    extra = fields(name, batch.mask, batch)
+    loss, expected = oracle(name, batch.logp, batch.logp_old, advantages, batch.mask, extra, **METHODS[name].numbers)
+    found = credit(METHODS[name].objective, batch.logp, batch.logp_old, advantages, batch.mask, **extra)
     assert relative(found, expected) < 1e-12
-    value = METHODS[name].objective(batch.logp, batch.logp_old, advantages, batch.mask).item()
+    value = METHODS[name].objective(batch.logp, batch.logp_old, advantages, batch.mask, **extra).item()
     assert value == pytest.approx(loss, rel=1e-12, abs=1e-14)
-
-
-DETACHED = ("reinforce", "cispo")  # stop-gradient rules: their value is no surrogate, the loops above judge them
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in DETACHED])
 def test_finite_differences(name):
     batch = sample(0.5, seed=6)
-    objective = METHODS[name].objective
+    objective = ready(name, batch.mask, batch)
     found, differences = credit(objective, *batch.tensors), torch.zeros_like(batch.logp)
     for row, token in batch.mask.nonzero().tolist():
         step = torch.zeros_like(batch.logp)
@@ -78,8 +81,10 @@ def test_finite_differences(name):
 def test_detached_weights_have_no_gradient(name):
     """With the weight frozen at its present value, differences agree with the credit; with it moving they do not."""
     batch = sample(0.5, seed=6)
-    objective = METHODS[name].objective
-    weight = oracle(name, *batch.tensors, **METHODS[name].numbers)[1]  # already normalized, A included
+    objective = ready(name, batch.mask, batch)
+    weight = oracle(name, *batch.tensors, fields(name, batch.mask, batch), **METHODS[name].numbers)[
+        1
+    ]  # already normalized, A included
     differences, moving = torch.zeros_like(batch.logp), torch.zeros_like(batch.logp)
     for row, token in batch.mask.nonzero().tolist():
         step = torch.zeros_like(batch.logp)
@@ -100,12 +105,12 @@ class TestInvariants:
     def credit(self, objective, **numbers):
         return credit(objective, *self.batch.tensors, **numbers)
 
-    @pytest.mark.parametrize("name", METHODS)
+    @pytest.mark.parametrize("name", [name for name in METHODS if "on-policy" not in LAWS.get(name, {})])
     def test_on_policy_all_are_one(self, name):
         on = (self.batch.logp_old, *self.batch.tensors[1:])
-        normalizer = normalize.response_mean
+        objective = ready(name, self.batch.mask, self.batch, normalize=normalize.response_mean)
         ones = oracle("rloo", *on)[1] * 6 / (6 * self.batch.mask.sum(1, keepdim=True))
-        assert relative(credit(METHODS[name].objective, *on, normalize=normalizer), ones) < 1e-12
+        assert relative(credit(objective, *on), WEIGHT.get(name, 1.0) * ones) < 1e-12
 
     def test_gspo_token_is_gspo_for_one_advantage(self):
         """The pooled value with own gradients equals plain autodiff through the mean."""

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
 from sspo_teach.catalog import Method
-from sspo_teach.credit import credit
+from sspo_teach.credit import credit, loss_and_credit
 from sspo_teach.objectives.normalize import Normalizer, with_counts
 from sspo_teach.objectives.regularizers import kl_penalty
 from sspo_teach.policies.causal_lm import CausalLM, load_policy, load_tokenizer, tiny_qwen2
@@ -83,9 +84,8 @@ class Trainer:
         self.normalizer: Normalizer = self.method.normalize(self.task.max_new_tokens)
         self.controller = self.method.controller()
         self.reference = self._reference()
-        self.optimizer = torch.optim.AdamW(
-            self.policy.model.parameters(), lr=config.lr, weight_decay=config.weight_decay, fused=True
-        )
+        self.weights = list(self.policy.model.parameters())
+        self.optimizer = torch.optim.AdamW(self.weights, lr=config.lr, weight_decay=config.weight_decay, fused=True)
         self.step = 0
         self.counts = {"responses": 0, "tokens": 0, "updates": 0, "rejected": 0}
         self.without_signal = 0
@@ -151,8 +151,8 @@ class Trainer:
         batch, advantages = rollout.select(rows), advantages[rows]
         hyper = dict(self.controller.hyper())
         normalize = with_counts(self.normalizer, batch.mask)
-        logp, pull = self._push(batch, advantages, normalize, hyper)
-        norm = torch.nn.utils.clip_grad_norm_(self.policy.model.parameters(), self.config.max_grad_norm or torch.inf)
+        logp, pull, loss = self._push(batch, advantages, normalize, hyper)
+        norm = torch.nn.utils.clip_grad_norm_(self.weights, self.config.max_grad_norm or torch.inf)
         limit = self.config.staleness_limit
         applied = bool(norm.isfinite()) and not (limit and diagnostics.behaviour_kl(logp, batch) > limit)
         if applied:
@@ -160,51 +160,55 @@ class Trainer:
         self.optimizer.zero_grad(set_to_none=True)
         self.counts["updates" if applied else "rejected"] += 1
         self.controller.observe(batch, logp)
-        with torch.no_grad():
-            loss = self._objective(logp, batch, advantages, normalize, hyper)
         aggregation = diagnostics.aggregation_of(normalize, batch.mask)
-        return Update(rows, logp, pull, aggregation, loss.item(), norm.item(), applied)
+        return Update(rows, logp, pull, aggregation, loss, norm.item(), applied)
 
     def _push(
         self, batch: Rollout, advantages: Tensor, normalize: Normalizer, hyper: Mapping[str, Any]
-    ) -> tuple[Tensor, Tensor]:
-        """Leave the minibatch's gradient in the model; returns log-probabilities and the objective's credit, (rows, T).
+    ) -> tuple[Tensor, Tensor, float]:
+        """Leave the minibatch's gradient in the model; returns (rows, T) log-probabilities and credit, and the loss.
 
         Credit is all that the objective says, so a micro-batch only needs its rows of it. Where credit couples
         the rows, it is taken first, from a pass without gradient over all of them.
         """
         pieces = micro_batches(torch.arange(len(batch.mask)), self.config)
-        coupled = None
-        if not self.method.separable and len(pieces) > 1:
+        one = len(pieces) == 1
+        coupled, loss = None, 0.0
+        if not one and (not self.method.separable or self.method.fields is not None):
             with torch.no_grad():
                 whole = torch.cat([self._logp(batch.select(piece)) for piece in pieces])
-            coupled = self._credit(whole, batch, advantages, normalize, hyper)
+            loss, coupled = self._credit(whole, batch, advantages, normalize, hyper)
         logps, credits = [], []
         for piece in pieces:
-            part = batch.select(piece)
+            part = batch if one else batch.select(piece)
             logp = self._logp(part)
             if coupled is None:
-                found = self._credit(logp.detach(), part, advantages[piece], normalize, hyper)
+                share, found = self._credit(logp.detach(), part, advantages[piece], normalize, hyper)
+                loss += share
             else:
                 found = coupled[piece]
             pull = found if self._kl_free else found + self._kl_credit(logp.detach(), part, normalize)
             logp.backward(-pull.to(logp.dtype))
             logps.append(logp.detach())
             credits.append(found)
-        return torch.cat(logps), torch.cat(credits)
+        return (logps[0], credits[0], loss) if one else (torch.cat(logps), torch.cat(credits), loss)
 
     def _logp(self, part: Rollout) -> Tensor:
         return forward(self.policy.logp, part, self.config)[0]
 
-    def _objective(self, logp: Tensor, part: Rollout, advantages: Tensor, normalize: Normalizer, hyper: Any) -> Tensor:
-        fields = {name: getattr(part, name) for name in self.method.needs}
-        return self.method.objective(logp, part.logp_old, advantages, part.mask, normalize=normalize, **fields, **hyper)
-
-    def _credit(self, logp: Tensor, part: Rollout, advantages: Tensor, normalize: Normalizer, hyper: Any) -> Tensor:
-        fields = {name: getattr(part, name) for name in self.method.needs}
-        return credit(
+    def _credit(
+        self, logp: Tensor, part: Rollout, advantages: Tensor, normalize: Normalizer, hyper: Any
+    ) -> tuple[float, Tensor]:
+        computed: Mapping[str, Tensor] = {}
+        if self.method.fields is not None:
+            key = [self.config.seed, self.step, 3, self.counts["updates"] + self.counts["rejected"]]
+            chance = torch.Generator().manual_seed(int(np.random.default_rng(key).integers(2**62)))
+            computed = self.method.fields(part, advantages, logp, chance)
+        fields = {name: computed[name] if name in computed else getattr(part, name) for name in self.method.needs}
+        loss, found = loss_and_credit(
             self.method.objective, logp, part.logp_old, advantages, part.mask, normalize=normalize, **fields, **hyper
         )
+        return loss.item(), found
 
     @property
     def _kl_free(self) -> bool:

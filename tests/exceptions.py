@@ -1,0 +1,63 @@
+"""What a method does not keep by design, each with its reason, and how tests call a method that needs extra fields."""
+
+from functools import partial
+
+import torch
+
+from sspo_teach import METHODS
+from sspo_teach.checks import sample
+
+LAWS: dict[str, dict[str, str]] = {
+    "rloo": {"stale": "arXiv 2402.14740 has no ratio: the data are taken as on-policy, however old"},
+}
+"""method → law of ``check_objective`` → why the method breaks it."""
+
+WEIGHT: dict[str, float] = {}
+"""method → its weight on-policy, where that is not 1."""
+
+DETACHED = {
+    "reinforce": "importance weight",
+    "cispo": "importance weight",
+}
+"""Stop-gradient rules: their value is no surrogate, so differences of it say nothing; the loops judge them."""
+
+ONE_ADVANTAGE = {"gmpo", "sspo", "sspo_sigmoid", "sspo_log_ratio"}
+"""Their papers know no advantage per token."""
+
+
+def fields(name, mask, batch=None):
+    """The extra fields that ``name`` needs, from ``batch`` or made up for a mask of any shape."""
+    rows, width = mask.shape
+    real = (torch.get_default_dtype(),)
+    made = {
+        "group_ids": torch.zeros(rows, dtype=torch.int64),
+        "rewards": torch.linspace(-1, 1, rows),
+        "truncated": torch.zeros(rows, dtype=torch.bool),
+        "logp_ref": torch.zeros(rows, width, dtype=real[0]),
+        "values": torch.zeros(rows, width, dtype=real[0]),
+        "selected": torch.zeros(rows, width, dtype=torch.bool),
+    }
+    known = made if batch is None else batch.fields
+    return {need: known[need] for need in METHODS[name].needs}
+
+
+def ready(name, mask, batch=None, **numbers):
+    """The objective of ``name`` with its extra fields filled in."""
+    return partial(METHODS[name].objective, **fields(name, mask, batch), **numbers)
+
+
+def check(name, objective=None):
+    """``check_objective`` with the exceptions of ``name``."""
+    from sspo_teach import check_objective
+
+    row = METHODS[name]
+    return check_objective(
+        objective or row.objective,
+        needs=row.needs,
+        separable=row.separable,
+        without=LAWS.get(name, {}),
+        weight=WEIGHT.get(name, 1.0),
+    )
+
+
+__all__ = ["DETACHED", "LAWS", "ONE_ADVANTAGE", "WEIGHT", "check", "fields", "ready", "sample"]
