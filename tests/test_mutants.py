@@ -226,7 +226,7 @@ def wide(drift):
 
 def wide_fields(name, batch):
     """What ``name`` needs on such a batch, all from one seed."""
-    logp_old, mask = batch[1], batch[3]
+    logp_old = batch[1]
     draw = torch.Generator().manual_seed(12)
     made = {
         "group_ids": torch.arange(96) // 6,
