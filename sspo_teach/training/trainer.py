@@ -245,6 +245,7 @@ class Trainer:
             "without_signal": self.without_signal,
             "controller": self.controller.state_dict(),
         }
+        self.folder.sync()
         checkpoint.save(self.folder.checkpoints, self.step, self.policy.model, self.optimizer, state)
 
     @contextmanager
