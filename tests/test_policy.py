@@ -15,7 +15,7 @@ from tiny import left_padded, policy, take_gradient
 from torch import Tensor, nn
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from sspo_teach.policies import causal_lm
+from sspo_teach.policies import attention, causal_lm
 from sspo_teach.policies.causal_lm import CausalLM, load_policy, load_tokenizer
 from sspo_teach.policies.sampling import GREEDY, Sampling, truncate
 
@@ -387,3 +387,46 @@ def test_a_pickle_is_never_loaded(tmp_path):
     (tmp_path / "model.safetensors").unlink()
     with pytest.raises(ValueError, match="cannot be loaded"):
         load_policy(tmp_path)
+
+
+class TestStackedAttention:
+    @pytest.mark.parametrize(
+        ("heads", "kv_heads", "queries", "keys"), [(4, 2, 5, 5), (4, 2, 1, 7), (6, 1, 3, 8), (2, 2, 4, 4)]
+    )
+    @pytest.mark.parametrize("masked", [True, False])
+    def test_is_scaled_dot_product_attention(self, heads, kv_heads, queries, keys, masked):
+        draw = torch.Generator().manual_seed(0)
+        shapes = [(3, heads, queries, 8), (3, kv_heads, keys, 8), (3, kv_heads, keys, 8)]
+        q, k, v = (torch.randn(s, generator=draw, dtype=torch.float64, requires_grad=True) for s in shapes)
+        sees = torch.rand(3, 1, queries, keys, generator=draw) < 0.6
+        sees[..., 0] = True
+        mask = attention.additive(sees, torch.float64) if masked else None
+        ours, _ = attention.stacked(None, q, k, v, mask, scaling=8**-0.5)
+        repeat = heads // kv_heads
+        theirs = nn.functional.scaled_dot_product_attention(
+            q, k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1), attn_mask=sees if masked else None
+        ).transpose(1, 2)
+        assert torch.allclose(ours, theirs, rtol=1e-12, atol=1e-12)
+        weight = torch.randn(ours.shape, generator=draw, dtype=torch.float64)
+        for a, b in zip(*(torch.autograd.grad((x * weight).sum(), (q, k, v)) for x in (ours, theirs)), strict=True):
+            assert torch.allclose(a, b, rtol=1e-10, atol=1e-12)
+
+    def test_small_models_have_it_and_large_ones_the_library_s(self):
+        assert policy().model.config._attn_implementation == attention.NAME
+        large = Qwen2ForCausalLM(Qwen2Config(vocab_size=11, hidden_size=512, intermediate_size=8, num_hidden_layers=1))
+        assert CausalLM(large).model.config._attn_implementation == "sdpa"
+
+    def test_it_is_the_model_that_the_library_runs(self):
+        """With padding and without, in one pass and token by token: the logits are sdpa's."""
+        ours = policy(dtype=torch.float64)
+        ids = torch.randint(3, 11, (3, 6), generator=torch.Generator().manual_seed(1))
+        for mask in (None, torch.tensor([[0, 0, 1, 1, 1, 1], [1] * 6, [0, 1, 1, 1, 1, 1]])):
+            found = {}
+            for name in (attention.NAME, "sdpa"):
+                ours.model.set_attn_implementation(name)
+                whole = ours.model(input_ids=ids, attention_mask=mask).logits
+                steps = ours.model.generate(ids, attention_mask=mask, max_new_tokens=4, do_sample=False, pad_token_id=0)
+                found[name] = whole, steps
+            real = torch.ones(3, 6, dtype=torch.bool) if mask is None else mask.bool()
+            assert torch.allclose(found[attention.NAME][0][real], found["sdpa"][0][real], atol=1e-6)
+            assert found[attention.NAME][1].equal(found["sdpa"][1])

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, DynamicCache, Qwen2Config, Qwen2ForCausalLM
 
+from sspo_teach.policies import attention
 from sspo_teach.policies.sampling import Sampling
 
 COMPACT = 0.8
@@ -57,7 +58,9 @@ class CausalLM(nn.Module):
         self._cache_name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         config = model.config.get_text_config()
         kinds = getattr(config, "layer_types", None) or ["full_attention"]
-        self._packs = config._attn_implementation == "sdpa" and set(kinds) == {"full_attention"}
+        self._packs = config._attn_implementation in ("sdpa", attention.NAME) and set(kinds) == {"full_attention"}
+        if self._packs and config is model.config and config.hidden_size <= attention.SMALL:
+            model.set_attn_implementation(attention.NAME)
 
     def train(self, mode: bool = True) -> CausalLM:
         """Keep dropout off: a ratio between two passes is only 1 when both compute the same function."""
@@ -154,12 +157,11 @@ class CausalLM(nn.Module):
         real = torch.cat([prompt_mask[first], prompt_mask.new_ones(len(first), len(at) - width)], dim=1)
         # padding sees itself, or its softmax over nothing would be NaN
         mask = (sees & real.unsqueeze(1)) | torch.eye(len(at), dtype=torch.bool, device=device)
+        mask = attention.additive(mask, self.model.dtype).unsqueeze(1)
         positions = (prompt_mask[first].long().cumsum(-1) - 1).clamp(min=0)
         inside = (at[width:] - width).remainder(max(inner, 1)) + 1
         positions = torch.cat([positions, positions[:, -1:] + inside], dim=1)
-        logits = self.model(
-            input_ids=packed, attention_mask=mask.unsqueeze(1), position_ids=positions, use_cache=False
-        ).logits
+        logits = self.model(input_ids=packed, attention_mask=mask, position_ids=positions, use_cache=False).logits
         head = logits[row_to_prompt, width - 1].unsqueeze(1)
         return torch.cat([head, logits[row_to_prompt.unsqueeze(1), places]], dim=1)
 

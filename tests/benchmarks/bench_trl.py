@@ -132,6 +132,7 @@ def peer(folder: Path, turns: int, turn, *, gradient_checkpointing: bool) -> Non
     task = ArithmeticTask()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=characters(task.game.alphabet), pad_token="␣", eos_token="⏎")
     model = tiny_qwen2(task.vocab_size, seed=0).model
+    model.set_attn_implementation("sdpa")  # what the model would have outside this package
     model.config.eos_token_id = model.generation_config.eos_token_id = task.eos_id
     model.config.pad_token_id = model.generation_config.pad_token_id = task.pad_id
     prompts = task.prompts(PROMPTS * (turns * TURN + 1), rng=np.random.default_rng(0))
