@@ -7,6 +7,7 @@ from itertools import combinations
 from types import SimpleNamespace
 from unittest import mock
 
+import mutants_bands
 import pytest
 import torch
 from exceptions import check
@@ -44,6 +45,8 @@ class Mutant:
         with mock.patch.multiple(module, **functions):  # for what the home imports by name, normalizers among it
             exec(inspect.getsource(home), rebuilt)
         package = {"gates": gates, "units": units}.get(module_name.split(".")[0 if "gates" in module_name else -1])
+        if module is gates.bounds:
+            functions = {"bounds": SimpleNamespace(**{**vars(module), **functions})}
         if package is not None:
             rebuilt[package.__name__.split(".")[-1]] = SimpleNamespace(**{**vars(package), **functions})
         return rebuilt[self.method]
@@ -212,6 +215,7 @@ MUTANTS = [
     Mutant(
         "temperature of the other sign", "sspo", "gates.soft.temperature", "advantages > 0", "advantages <= 0", "loops"
     ),
+    *(Mutant(*edit) for edit in mutants_bands.MUTANTS),
 ]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from sspo_teach import gates
 from sspo_teach.objectives import units
 from sspo_teach.objectives.normalize import Normalizer, response_mean, sequence_sum, token_mean
-from sspo_teach.tensors import check_between, check_positive, checked, log_ratio, masked_mean, with_value
+from sspo_teach.tensors import LIMIT, check_between, check_positive, checked, log_ratio, masked_mean, with_value
 
 
 @checked
@@ -143,7 +143,7 @@ def vespo(
     log_w = units.product(log_r, mask)
     k = torch.full_like(log_w, k_pos).masked_fill(advantages < 0, k_neg)
     lam = torch.full_like(log_w, lambda_pos).masked_fill(advantages < 0, lambda_neg)
-    weight = (k * log_w - lam * log_w.expm1()).exp()
+    weight = (k * log_w - lam * log_w.expm1()).clamp(max=LIMIT).exp()
     return -normalize(gates.score(weight, log_r) * advantages, mask)
 
 
