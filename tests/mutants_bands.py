@@ -104,12 +104,5 @@ MUTANTS = [
         "loops",
     ),
     ("clipped tokens count", "bapo", f"{TOKEN}.bapo", "active_mass", "printed_mass", "loops"),
-    (
-        "two-sided mass",
-        "bapo_printed",
-        f"{BOUNDS}.printed_mass",
-        "torch.where(advantages > 0, ratio.clamp(max=high), ratio.clamp(min=low))",
-        "ratio.clamp(low, high)",
-        "loops",
-    ),
+    ("no slack for rounding", "bapo_printed", f"{BOUNDS}.widening", " / step + 1e-9)", " / step)", "loops"),
 ]
