@@ -104,5 +104,12 @@ MUTANTS = [
         "loops",
     ),
     ("clipped tokens count", "bapo", f"{TOKEN}.bapo", "active_mass", "printed_mass", "loops"),
-    ("no slack for rounding", "bapo_printed", f"{BOUNDS}.widening", " / step + 1e-9)", " / step)", "loops"),
+    (
+        "the README's share",
+        "bapo_printed",
+        f"{TOKEN}.bapo_printed",
+        "share: float = 0.4",
+        "share: float = 0.5",
+        "loops",
+    ),
 ]
