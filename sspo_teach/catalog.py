@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ from torch import Generator, Tensor
 
 from sspo_teach.controllers import Controller, Fixed
 from sspo_teach.dialects import DIALECTS, Preset
-from sspo_teach.objectives import sequence_level, token_level
+from sspo_teach.objectives import selection, sequence_level, token_detached, token_level, token_soft
 from sspo_teach.objectives.advantages import group_centered, group_leave_one_out, group_normalized, has_signal
 from sspo_teach.objectives.normalize import Normalizer, constant
 from sspo_teach.tensors import check_between, lengths, name_of, unknown
@@ -37,7 +38,8 @@ class Method:
         keep: rollout → (B,) bool, the responses of groups worth training on.
         reward: (rollout, max_new_tokens) → (B,) rewards, in place of the task's.
         fields: (rollout, advantages, logp, generator) → name → (B, …) tensor, what ``needs`` names and no ``Rollout``
-            holds; computed on the whole minibatch before its update, from detached log-probabilities.
+            holds; computed on the whole minibatch before its update, from detached log-probabilities. A number of the
+            objective that it takes by the same name reaches it too.
         normalizer: max_new_tokens → the normalizer to train with, where it is not the objective's default.
         presets: what ``name:preset`` changes: numbers, or, as a ``Preset``, also fields of the row.
     """
@@ -76,7 +78,12 @@ class Method:
         for name in numbers:
             if name not in self.numbers:
                 raise ValueError(unknown(f"number of {name_of(self.objective)}", name, self.numbers))
-        return replace(self, objective=partial(self.objective, **numbers)) if numbers else self
+        if not numbers:
+            return self
+        takes = inspect.signature(self.fields).parameters if self.fields else ()
+        shared = {name: value for name, value in numbers.items() if name in takes}
+        fields = partial(self.fields, **shared) if self.fields and shared else self.fields
+        return replace(self, objective=partial(self.objective, **numbers), fields=fields)
 
 
 def mixed_groups(rollout: Rollout) -> Tensor:
@@ -101,6 +108,10 @@ def overlong_reward(rollout: Rollout, max_new_tokens: int, *, buffer: float = 0.
 GATE_STUDY = {"tau_pos": 10.0, "tau_neg": 12.0}  # best for every gate of arXiv 2602.19345, in SAPO's objective
 SAPO = {"tau_pos": 1.0, "tau_neg": 1.05}  # arXiv 2511.20347
 SOFT = {"sapo": SAPO, "gate-study": GATE_STUDY}
+HALF_WIDTH = 2 * math.acosh(math.sqrt(2))  # of sech²(τd/2) at half its maximum, times τ: 1.762747
+GAUSSIAN = {"width": {**SAPO, "kappa": math.log(2) / HALF_WIDTH**2}}
+CAUCHY = {"width": {**SAPO, "kappa": 1 / HALF_WIDTH**2}}
+CE_GPPO = {"eps_low": 0.2, "eps_high": 0.2, "beta_low": 0.75, "beta_high": 1.0, "ratio_cap": math.inf}
 
 METHODS: dict[str, Method] = {
     "reinforce": Method(token_level.reinforce, Verified.CODE, advantage=group_centered),
@@ -124,6 +135,69 @@ METHODS: dict[str, Method] = {
     "sspo": Method(sequence_level.sspo, Verified.REVIEW, presets=SOFT),
     "sspo_sigmoid": Method(sequence_level.sspo_sigmoid, Verified.RECONSTRUCTION, presets=SOFT),
     "sspo_log_ratio": Method(sequence_level.sspo_log_ratio, Verified.RECONSTRUCTION, presets=SOFT),
+    "ppo_dual": Method(
+        token_level.ppo_dual,
+        Verified.CODE,
+        presets={"roll": {"eps_low": 0.2, "eps_high": 0.2, "ratio_cap": 1.4}},
+    ),
+    "delta_clip": Method(token_level.delta_clip, Verified.CODE),
+    "bnpo": Method(token_level.bnpo, Verified.CODE),
+    "ce_gppo": Method(
+        token_detached.ce_gppo,
+        Verified.CODE,
+        presets={
+            "1.5b": {**CE_GPPO, "beta_low": 0.5},
+            "scripts": {**CE_GPPO, "ratio_cap": 10.0},
+        },
+    ),
+    "gppo": Method(token_detached.gppo, Verified.CODE),
+    "aspo": Method(token_detached.aspo, Verified.CODE),
+    "dppo_tv": Method(
+        token_detached.dppo_tv,
+        Verified.PAPER,
+        advantage=group_centered,
+        presets={
+            "scaling": {"delta_low": 0.2, "delta_high": 0.2, "ratio_cap": 5.0},
+            "verl": {"delta_low": 0.2, "delta_high": 0.2, "ratio_cap": 3.0},
+        },
+    ),
+    "dppo_kl": Method(
+        token_detached.dppo_kl,
+        Verified.PAPER,
+        advantage=group_centered,
+        presets={
+            "scaling": {"delta_low": 0.05, "delta_high": 0.05, "ratio_cap": 5.0},
+            "verl": {"delta_low": 0.2, "delta_high": 0.2, "ratio_cap": 3.0},
+        },
+    ),
+    "topr": Method(token_detached.topr, Verified.CODE, advantage=group_centered),
+    "gpg": Method(token_detached.gpg, Verified.CODE, advantage=group_centered),
+    "dro": Method(token_detached.dro, Verified.CODE),
+    "spo_simple": Method(token_soft.spo_simple, Verified.NOTES),
+    "pspo": Method(token_soft.pspo, Verified.CODE),
+    "scopic": Method(token_soft.scopic, Verified.CODE, presets={"atari": {"tau": 2.0}}),
+    "sapo_erf": Method(token_soft.sapo_erf, Verified.PAPER, presets=SOFT),
+    "sapo_arctan": Method(token_soft.sapo_arctan, Verified.PAPER, presets=SOFT),
+    "sapo_softsign": Method(token_soft.sapo_softsign, Verified.PAPER, presets=SOFT),
+    "sapo_directional": Method(token_soft.sapo_directional, Verified.RECONSTRUCTION, presets=SOFT),
+    "sapo_gaussian": Method(token_soft.sapo_gaussian, Verified.RECONSTRUCTION, presets=GAUSSIAN),
+    "sapo_cauchy": Method(token_soft.sapo_cauchy, Verified.RECONSTRUCTION, presets=CAUCHY),
+    "maspo": Method(token_detached.maspo, Verified.NOTES),
+    "clip_cov": Method(
+        selection.clip_cov,
+        Verified.CODE,
+        needs=("selected",),
+        separable=False,
+        fields=selection.banded_tokens,
+    ),
+    "kl_cov": Method(
+        selection.kl_cov,
+        Verified.CODE,
+        needs=("selected",),
+        separable=False,
+        fields=selection.topmost_tokens,
+        presets={"verl": {"beta": 0.1}},
+    ),
 }
 
 
