@@ -1,7 +1,7 @@
 """Gates: what a ratio may still say once it has drifted from 1. See ``hard``, ``soft``, ``weight`` and ``bounds``."""
 
 from sspo_teach.gates import bounds
-from sspo_teach.gates.hard import clip, dual_clip, identity, log_clip, log_identity
+from sspo_teach.gates.hard import clip, dual_clip, identity, log_clip, log_dual_clip, log_identity
 from sspo_teach.gates.soft import log_arctan, log_arctan_log_ratio, log_sigmoid, sigmoid
 from sspo_teach.gates.weight import score
 
@@ -13,6 +13,7 @@ __all__ = [
     "log_arctan",
     "log_arctan_log_ratio",
     "log_clip",
+    "log_dual_clip",
     "log_identity",
     "log_sigmoid",
     "score",
