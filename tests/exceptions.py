@@ -9,6 +9,9 @@ from sspo_teach.checks import sample
 
 LAWS: dict[str, dict[str, str]] = {
     "rloo": {"stale": "arXiv 2402.14740 has no ratio: the data are taken as on-policy, however old"},
+    "fspo": {"on-policy": "the gradient of a product is that of the whole response: L times a token's share of a mean"},
+    "gepo": {"on-policy": "arXiv 2508.17850: the weight is q/Ê[q], 1 only where all q of the group are equal"},
+    "ctpo_autodiff": {"on-policy": "an early token also collects the terms of all later prefixes"},
 }
 """method → law of ``check_objective`` → why the method breaks it."""
 
@@ -18,6 +21,8 @@ WEIGHT: dict[str, float] = {}
 DETACHED = {
     "reinforce": "importance weight",
     "cispo": "importance weight",
+    "vespo": "weight φ(W)",
+    "ctpo": "the prefix but for its last token",
 }
 """Stop-gradient rules: their value is no surrogate, so differences of it say nothing; the loops judge them."""
 

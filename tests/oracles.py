@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+import oracles_bands
 import torch
 from torch import Tensor
 
@@ -136,13 +137,21 @@ ORACLES: dict[str, tuple[Callable[..., Terms], Callable[[list[int]], list[float]
     "sspo": (sspo, per_response),
     "sspo_sigmoid": (sspo_sigmoid, per_response),
     "sspo_log_ratio": (sspo_log_ratio, per_response),
+    **oracles_bands.ORACLES,
 }
 
 Whole = Callable[..., tuple[float, Tensor]]
 
-WHOLE: dict[str, Whole] = {}
+WHOLE: dict[str, Whole] = {
+    **oracles_bands.WHOLE,
+}
 """Methods whose responses see each other, or that look at more than ratios: (logp, logp_old, advantages, mask, fields,
 **numbers) → loss and credit."""
+
+NUMBERS: dict[str, list[dict[str, float]]] = {
+    **oracles_bands.NUMBERS,
+}
+"""Numbers to try with a method besides its defaults."""
 
 
 def oracle(

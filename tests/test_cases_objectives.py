@@ -240,9 +240,8 @@ class TestAggregation:
         batch = sample(0.4)
         more = batch.map(lambda x: torch.cat([x, x[:1]]))
         more.mask[-1] = False
-        assert METHODS[name].objective(*more.tensors).item() == pytest.approx(
-            METHODS[name].objective(*batch.tensors).item()
-        )
+        loss = ready(name, batch.mask, batch)(*batch.tensors).item()
+        assert ready(name, more.mask, more)(*more.tensors).item() == pytest.approx(loss)
 
 
 class TestKL:

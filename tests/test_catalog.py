@@ -32,7 +32,13 @@ def rollout(rewards, sizes, ids, width=10, **parts):
 def test_rows():
     assert list(METHODS)[:4] == ["reinforce", "rloo", "ppo", "grpo"]
     reconstructions = {name for name, row in METHODS.items() if row.verified is Verified.RECONSTRUCTION}
-    assert reconstructions == {"sspo_sigmoid", "sspo_log_ratio"}
+    assert reconstructions == {
+        "sspo_sigmoid",
+        "sspo_log_ratio",
+        "cspo",
+        "ctpo_autodiff",
+        "bapo",
+    }
     assert METHODS["sspo"].verified is Verified.REVIEW
     for name, row in METHODS.items():
         assert row.objective.__name__ == name

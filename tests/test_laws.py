@@ -14,6 +14,7 @@ GATES = {
     "log_identity": {},
     "clip": EPS,
     "log_clip": {"lower": -0.4, "upper": 0.3},
+    "log_dual_clip": {"lower": -0.4, "upper": 0.3, "cap": 1.1},
     "dual_clip": {**EPS, "ratio_cap": 3.0},
     "sigmoid": TAU,
     "log_sigmoid": TAU,

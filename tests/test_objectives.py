@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from exceptions import DETACHED, LAWS, ONE_ADVANTAGE, WEIGHT, fields, ready
+from oracles import NUMBERS as MORE
 from oracles import ORACLES, WHOLE, oracle
 
 from sspo_teach import METHODS, credit, gates
@@ -19,13 +20,14 @@ NUMBERS = {
     "cap": [{"ratio_cap": 5.0, "ratio_floor": 0.0}, {"ratio_cap": 1.3, "ratio_floor": 0.8}],
 }
 CASES = [
-    (name, numbers)
+    (name, {**row.numbers, **numbers})
     for name, row in METHODS.items()
     for numbers in [
-        row.numbers,
+        {},
         *(NUMBERS["clip"] if "eps_low" in row.numbers else []),
         *(NUMBERS["tau"] if "tau_pos" in row.numbers else []),
-        *(NUMBERS["cap"] if "ratio_cap" in row.numbers else []),
+        *(NUMBERS["cap"] if "ratio_floor" in row.numbers else []),
+        *MORE.get(name, []),
     ]
 ]
 

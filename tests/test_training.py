@@ -368,6 +368,9 @@ class Watcher:
     def __init__(self) -> None:
         self.seen: list[str] = []
 
+    def begin(self) -> None:
+        self.seen.append("begin")
+
     def hyper(self) -> dict[str, float]:
         self.seen.append("hyper")
         return {"tau_pos": 1.0 + self.seen.count("observe")}
@@ -388,7 +391,7 @@ def test_a_controller_learns_from_a_step_after_it_and_is_saved(trainer, config, 
     monkeypatch.setitem(METHODS, "watched", dataclasses.replace(METHODS["sspo"], controller=Watcher))
     one = trainer(method="watched", steps=2, save_every=1)
     one.run()
-    assert one.controller.seen == ["hyper", "observe"] * 4
+    assert one.controller.seen == ["begin", "hyper", "observe", "hyper", "observe"] * 2
     again = Trainer(dataclasses.replace(one.config, resume=True), quiet=True)
     assert again.controller.seen == one.controller.seen
 

@@ -1,7 +1,16 @@
 """Gates: what a ratio may still say once it has drifted from 1. See ``hard``, ``soft``, ``weight`` and ``bounds``."""
 
 from sspo_teach.gates import bounds
-from sspo_teach.gates.hard import clip, delta_clip, dual_clip, extending, identity, log_clip, log_identity
+from sspo_teach.gates.hard import (
+    clip,
+    delta_clip,
+    dual_clip,
+    extending,
+    identity,
+    log_clip,
+    log_dual_clip,
+    log_identity,
+)
 from sspo_teach.gates.soft import (
     arctan,
     cauchy,
@@ -33,6 +42,7 @@ __all__ = [
     "log_arctan",
     "log_arctan_log_ratio",
     "log_clip",
+    "log_dual_clip",
     "log_identity",
     "log_sigmoid",
     "score",

@@ -40,7 +40,17 @@ def log_clip(log_x: Tensor, advantages: Tensor, lower: float | Tensor, upper: fl
     """
     check_between(-math.inf, 0, "the band must hold log ρ = 0 (lower is −eps_low for GMPO)", lower=lower)
     check_between(0, math.inf, "the band must hold log ρ = 0 (upper is eps_high for GMPO)", upper=upper)
+    lower, upper = (bound.to(log_x.dtype) if isinstance(bound, Tensor) else bound for bound in (lower, upper))
     return torch.where(advantages > 0, log_x.clamp(max=upper), log_x.clamp(min=lower))
+
+
+def log_dual_clip(
+    log_x: Tensor, advantages: Tensor, lower: float | Tensor, upper: float | Tensor, cap: float | Tensor
+) -> Tensor:
+    """``log_clip`` that also stops log x at ``cap`` where A ≤ 0, where one-sided gates have no bound (1912.09729)."""
+    check_between(0, math.inf, "the band must hold log ρ = 0", cap=cap)
+    cap = cap.to(log_x.dtype) if isinstance(cap, Tensor) else cap
+    return log_clip(torch.where(advantages > 0, log_x, log_x.clamp(max=cap)), advantages, lower, upper)
 
 
 def clip(log_x: Tensor, advantages: Tensor, eps_low: float, eps_high: float) -> Tensor:
@@ -53,8 +63,7 @@ def dual_clip(log_x: Tensor, advantages: Tensor, eps_low: float, eps_high: float
     check_between(
         1 + eps_high, math.inf, "it is an absolute ceiling above the band, 3.0 in the paper", ratio_cap=ratio_cap
     )
-    capped = torch.where(advantages > 0, log_x, log_x.clamp(max=math.log(ratio_cap)))
-    return clip(capped, advantages, eps_low, eps_high)
+    return log_dual_clip(log_x, advantages, *bounds.constant(eps_low, eps_high), math.log(ratio_cap)).exp()
 
 
 def delta_clip(log_x: Tensor, advantages: Tensor, eps_low: float, eps_high: float, delta: float) -> Tensor:

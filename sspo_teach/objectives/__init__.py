@@ -5,29 +5,28 @@ The grammar has three words: a **unit** (``units``) pools log-ratios, a **gate**
 ``token_soft``, ``token_detached`` and ``selection`` those with softer gates, detached weights and chosen tokens.
 """
 
-from sspo_teach.objectives.selection import (
-    clip_cov,
-    kl_cov,
-)
+from sspo_teach.objectives.prefix_level import ctpo, ctpo_autodiff
+from sspo_teach.objectives.selection import clip_cov, kl_cov
 from sspo_teach.objectives.sequence_level import (
+    cspo,
+    fspo,
+    gepo,
     gmpo,
     gspo,
+    gspo_token,
+    luspo,
     sspo,
     sspo_log_ratio,
     sspo_sigmoid,
+    vespo,
 )
-from sspo_teach.objectives.token_detached import (
-    aspo,
-    ce_gppo,
-    dppo_kl,
-    dppo_tv,
-    dro,
-    gpg,
-    gppo,
-    maspo,
-    topr,
-)
+from sspo_teach.objectives.token_detached import aspo, ce_gppo, dppo_kl, dppo_tv, dro, gpg, gppo, maspo, topr
 from sspo_teach.objectives.token_level import (
+    bandpo_chi2,
+    bandpo_kl,
+    bandpo_tv,
+    bapo,
+    bapo_printed,
     bnpo,
     cispo,
     dapo,
@@ -54,22 +53,34 @@ from sspo_teach.objectives.token_soft import (
 
 __all__ = [
     "aspo",
+    "bandpo_chi2",
+    "bandpo_kl",
+    "bandpo_tv",
+    "bapo",
+    "bapo_printed",
     "bnpo",
     "ce_gppo",
     "cispo",
     "clip_cov",
+    "cspo",
+    "ctpo",
+    "ctpo_autodiff",
     "dapo",
     "delta_clip",
     "dppo_kl",
     "dppo_tv",
     "dr_grpo",
     "dro",
+    "fspo",
+    "gepo",
     "gmpo",
     "gpg",
     "gppo",
     "grpo",
     "gspo",
+    "gspo_token",
     "kl_cov",
+    "luspo",
     "maspo",
     "ppo",
     "ppo_dual",
@@ -89,4 +100,5 @@ __all__ = [
     "sspo_log_ratio",
     "sspo_sigmoid",
     "topr",
+    "vespo",
 ]

@@ -5,6 +5,8 @@ J is maximised and −J returned. ρ = π_θ/π_old per token, A the advantage, 
 
 from __future__ import annotations
 
+import math
+
 from torch import Tensor
 
 from sspo_teach import gates
@@ -142,6 +144,158 @@ def dapo(
     """
     log_r = log_ratio(logp, logp_old, mask)
     return -normalize(gates.clip(log_r, advantages, eps_low, eps_high) * advantages, mask)
+
+
+@checked
+def bandpo_kl(
+    logp: Tensor,
+    logp_old: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    delta: float = 0.05,
+    ratio_cap: float = math.inf,
+    normalize: Normalizer = response_mean,
+) -> Tensor:
+    """A clip that knows the token's probability: rare tokens get more room, likely ones less.
+
+    J = 1/R Σᵢ 1/Lᵢ Σₜ min(ρᵢₜ Aᵢ, clip(ρᵢₜ, l(pᵢₜ), u(pᵢₜ)) Aᵢ),  KL((p, 1 − p) ‖ (rp, 1 − rp)) ≤ δ
+
+    Parts: token, log_clip between bounds.by_kl, response_mean.
+    Weight: ρ A, or 0 where (A > 0, ρ > u(p)) or (A < 0, ρ < l(p)), p being the old probability; p u → 1 − e^(−δ) for
+        p → 0, u → 1 and l → e^(−δ) for p → 1.
+    Differs: from grpo by the band; from bandpo_tv and bandpo_chi2 by the divergence, which never gives a bound of 0 or
+        1/p.
+    Paper: Li et al., 2026, arXiv 2603.04918 (read in the authors' code and in notes); δ = 0.05. The preset code stops
+        ρ at 10 for either sign, as their code does; the paper's bounds have no such cap.
+    """
+    check_between(1, math.inf, "it is an absolute ceiling on the ratio", ratio_cap=ratio_cap)
+    log_r = log_ratio(logp, logp_old, mask).clamp(max=math.log(ratio_cap))
+    lower, upper = gates.bounds.by_kl(logp_old, mask, delta)
+    return -normalize(gates.log_clip(log_r, advantages, lower, upper).exp() * advantages, mask)
+
+
+@checked
+def bandpo_tv(
+    logp: Tensor,
+    logp_old: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    delta: float = 0.05,
+    ratio_cap: float = math.inf,
+    normalize: Normalizer = response_mean,
+) -> Tensor:
+    """The band of bandpo_kl, with the total variation as its measure: ±δ on the probability itself.
+
+    J = 1/R Σᵢ 1/Lᵢ Σₜ min(ρᵢₜ Aᵢ, clip(ρᵢₜ, l(pᵢₜ), u(pᵢₜ)) Aᵢ),  p |r − 1| ≤ δ, so l, u = 1 ∓ δ/p, cut to [0, 1/p]
+
+    Parts: token, log_clip between bounds.by_tv, response_mean.
+    Weight: ρ A, or 0 where (A > 0, ρ > u(p)) or (A < 0, ρ < l(p)), p being the old probability.
+    Differs: from bandpo_kl by the divergence; with δ = ε p it is grpo's clip.
+    Paper: Li et al., 2026, arXiv 2603.04918 (read in the authors' code and in notes); δ = 0.05. The preset code stops
+        ρ at 10 for either sign, as their code does; the paper's bounds have no such cap.
+    """
+    check_between(1, math.inf, "it is an absolute ceiling on the ratio", ratio_cap=ratio_cap)
+    log_r = log_ratio(logp, logp_old, mask).clamp(max=math.log(ratio_cap))
+    lower, upper = gates.bounds.by_tv(logp_old, mask, delta)
+    return -normalize(gates.log_clip(log_r, advantages, lower, upper).exp() * advantages, mask)
+
+
+@checked
+def bandpo_chi2(
+    logp: Tensor,
+    logp_old: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    delta: float = 0.05,
+    ratio_cap: float = math.inf,
+    normalize: Normalizer = response_mean,
+) -> Tensor:
+    """The band of bandpo_kl, with the χ² distance as its measure.
+
+    J = 1/R Σᵢ 1/Lᵢ Σₜ min(ρᵢₜ Aᵢ, clip(ρᵢₜ, l(pᵢₜ), u(pᵢₜ)) Aᵢ),  l, u = 1 ∓ √(δ (1 − p)/p), cut to [0, 1/p]
+
+    Parts: token, log_clip between bounds.by_chi2, response_mean.
+    Weight: ρ A, or 0 where (A > 0, ρ > u(p)) or (A < 0, ρ < l(p)), p being the old probability.
+    Differs: from bandpo_kl by the divergence; tighter than it for rare tokens.
+    Paper: Li et al., 2026, arXiv 2603.04918 (read in the authors' code and in notes); δ = 0.05. The preset code stops
+        ρ at 10 for either sign, as their code does; the paper's bounds have no such cap.
+    """
+    check_between(1, math.inf, "it is an absolute ceiling on the ratio", ratio_cap=ratio_cap)
+    log_r = log_ratio(logp, logp_old, mask).clamp(max=math.log(ratio_cap))
+    lower, upper = gates.bounds.by_chi2(logp_old, mask, delta)
+    return -normalize(gates.log_clip(log_r, advantages, lower, upper).exp() * advantages, mask)
+
+
+@checked
+def bapo(
+    logp: Tensor,
+    logp_old: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    share: float = 0.4,
+    low_min: float = 0.6,
+    low_max: float = 0.9,
+    low_step: float = 0.02,
+    high_min: float = 1.2,
+    high_max: float = 3.0,
+    high_step: float = 0.05,
+    normalize: Normalizer = token_mean,
+) -> Tensor:
+    """The clip opens, step by step on each batch, until tokens with A > 0 hold their share of the gradient.
+
+    J = 1/ΣL Σᵢ Σₜ min(ρᵢₜ Aᵢₜ, clip(ρᵢₜ, c_low, c_high) Aᵢₜ)
+    with the first (c_low, c_high) at which Σ_{A>0, unclipped} π_old ρ |A| ≥ share · Σ_{unclipped} π_old ρ |A|: c_high
+    rises from high_min to high_max, then c_low from low_min to low_max
+
+    Parts: token, log_clip between bounds.balanced, token_mean.
+    Weight: ρ A, or 0 where clipped by bounds that depend on the whole batch.
+    Differs: from dapo by the search; from bapo_printed by what counts as a contribution.
+    Paper: Xi et al., 2025, arXiv 2510.18927 (procedure and numbers from notes). A reconstruction where clipped tokens
+        count nothing: as printed (bapo_printed) raising c_low works against its stated purpose. The presets have the
+        numbers of the authors' code, which raises c_low first, leaves π_old out and adds a dual clip at 3.
+    """
+    pairs = gates.bounds.widening(low_min, low_max, low_step, high_min, high_max, high_step)
+    log_r = log_ratio(logp, logp_old, mask)
+    lower, upper = gates.bounds.balanced(pairs, gates.bounds.active_mass, log_r, logp_old, advantages, mask, share)
+    return -normalize(gates.log_clip(log_r, advantages, lower, upper).exp() * advantages, mask)
+
+
+@checked
+def bapo_printed(
+    logp: Tensor,
+    logp_old: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    share: float = 0.4,
+    low_min: float = 0.6,
+    low_max: float = 0.9,
+    low_step: float = 0.02,
+    high_min: float = 1.2,
+    high_max: float = 3.0,
+    high_step: float = 0.05,
+    normalize: Normalizer = token_mean,
+) -> Tensor:
+    """BAPO's search with contributions as printed: clipped tokens count with their clipped value.
+
+    J = 1/ΣL Σᵢ Σₜ min(ρᵢₜ Aᵢₜ, clip(ρᵢₜ, c_low, c_high) Aᵢₜ)
+    with the first (c_low, c_high) at which Σ_{A>0} π_old |min(ρA, clip(ρ)A)| ≥ share · Σ π_old |min(ρA, clip(ρ)A)|:
+    c_high rises from high_min to high_max, then c_low from low_min to low_max
+
+    Parts: token, log_clip between bounds.balanced, token_mean.
+    Weight: ρ A, or 0 where clipped by bounds that depend on the whole batch.
+    Differs: from bapo by what counts: raising c_low here adds to the negative side, so only c_high can help.
+    Paper: Xi et al., 2025, arXiv 2510.18927 (procedure and numbers from notes); the target share is 0.4 there, 0.5 in
+        the authors' README. The mean over tokens is their code's.
+    """
+    pairs = gates.bounds.widening(low_min, low_max, low_step, high_min, high_max, high_step)
+    log_r = log_ratio(logp, logp_old, mask)
+    lower, upper = gates.bounds.balanced(pairs, gates.bounds.printed_mass, log_r, logp_old, advantages, mask, share)
+    return -normalize(gates.log_clip(log_r, advantages, lower, upper).exp() * advantages, mask)
 
 
 @checked

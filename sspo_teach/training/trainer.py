@@ -132,6 +132,7 @@ class Trainer:
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.config, self.step)
         batch = collect(self.policy, self.reference, self.task, self.method, self.config, self.step, self.clock)
+        self.controller.begin()
         with self.clock("train"):
             advantages = self.method.advantage(batch.rollout)
             updates = [
