@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,8 @@ from typing import Any
 from torch import Generator, Tensor
 
 from sspo_teach.controllers import ConformalBand, Controller, Fixed
-from sspo_teach.objectives import prefix_level, sequence_level, token_level
+from sspo_teach.dialects import DIALECTS, Preset
+from sspo_teach.objectives import prefix_level, selection, sequence_level, token_detached, token_level, token_soft
 from sspo_teach.objectives.advantages import group_centered, group_leave_one_out, group_normalized, has_signal
 from sspo_teach.objectives.normalize import Normalizer, constant
 from sspo_teach.tensors import check_between, lengths, name_of, unknown
@@ -36,9 +38,10 @@ class Method:
         keep: rollout → (B,) bool, the responses of groups worth training on.
         reward: (rollout, max_new_tokens) → (B,) rewards, in place of the task's.
         fields: (rollout, advantages, logp, generator) → name → (B, …) tensor, what ``needs`` names and no ``Rollout``
-            holds; computed on the whole minibatch before its update, from detached log-probabilities.
+            holds; computed on the whole minibatch before its update, from detached log-probabilities. A number of the
+            objective that it takes by the same name reaches it too.
         normalizer: max_new_tokens → the normalizer to train with, where it is not the objective's default.
-        presets: named numbers, for ``name:preset``.
+        presets: what ``name:preset`` changes: numbers, or, as a ``Preset``, also fields of the row.
     """
 
     objective: Callable[..., Tensor]
@@ -52,7 +55,11 @@ class Method:
     reward: Callable[..., Tensor] | None = None
     fields: Callable[[Rollout, Tensor, Tensor, Generator], Mapping[str, Tensor]] | None = None
     normalizer: Callable[[int], Normalizer] | None = None
-    presets: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    presets: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        full = {name: each if isinstance(each, Preset) else Preset(each) for name, each in self.presets.items()}
+        object.__setattr__(self, "presets", full)
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -71,7 +78,12 @@ class Method:
         for name in numbers:
             if name not in self.numbers:
                 raise ValueError(unknown(f"number of {name_of(self.objective)}", name, self.numbers))
-        return replace(self, objective=partial(self.objective, **numbers)) if numbers else self
+        if not numbers:
+            return self
+        takes = inspect.signature(self.fields).parameters if self.fields else ()
+        shared = {name: value for name, value in numbers.items() if name in takes}
+        fields = partial(self.fields, **shared) if self.fields and shared else self.fields
+        return replace(self, objective=partial(self.objective, **numbers), fields=fields)
 
 
 def mixed_groups(rollout: Rollout) -> Tensor:
@@ -96,6 +108,10 @@ def overlong_reward(rollout: Rollout, max_new_tokens: int, *, buffer: float = 0.
 GATE_STUDY = {"tau_pos": 10.0, "tau_neg": 12.0}  # best for every gate of arXiv 2602.19345, in SAPO's objective
 SAPO = {"tau_pos": 1.0, "tau_neg": 1.05}  # arXiv 2511.20347
 SOFT = {"sapo": SAPO, "gate-study": GATE_STUDY}
+HALF_WIDTH = 2 * math.acosh(math.sqrt(2))  # of sech²(τd/2) at half its maximum, times τ: 1.762747
+GAUSSIAN = {"width": {**SAPO, "kappa": math.log(2) / HALF_WIDTH**2}}
+CAUCHY = {"width": {**SAPO, "kappa": 1 / HALF_WIDTH**2}}
+CE_GPPO = {"eps_low": 0.2, "eps_high": 0.2, "beta_low": 0.75, "beta_high": 1.0, "ratio_cap": math.inf}
 CTPO_CODE = {"eps_low": 0.025, "eps_high": 0.05, "power": 0.5, "eps_dual": 0.05}  # its dual clip, which is not printed
 BANDPO_CODE = {"delta": 0.05, "ratio_cap": 10.0}
 BAPO_STEPS = {"low_min": 0.6, "low_max": 0.8, "low_step": 0.05, "high_min": 1.2, "high_max": 2.0, "high_step": 0.05}
@@ -106,23 +122,95 @@ BAPO = {  # the authors' configuration file and their example script, whose targ
 
 METHODS: dict[str, Method] = {
     "reinforce": Method(token_level.reinforce, Verified.CODE, advantage=group_centered),
-    "rloo": Method(token_level.rloo, Verified.NOTES, advantage=group_leave_one_out),
+    "rloo": Method(token_level.rloo, Verified.NOTES, advantage=group_leave_one_out, presets=DIALECTS["rloo"]),
     "ppo": Method(token_level.ppo, Verified.CODE),
-    "grpo": Method(token_level.grpo, Verified.CODE),
-    "dr_grpo": Method(token_level.dr_grpo, Verified.CODE, advantage=group_centered, normalizer=constant),
-    "dapo": Method(token_level.dapo, Verified.CODE, keep=mixed_groups, reward=overlong_reward),
-    "cispo": Method(token_level.cispo, Verified.PAPER),
-    "gspo": Method(sequence_level.gspo, Verified.PAPER),
-    "gmpo": Method(sequence_level.gmpo, Verified.CODE),
-    "sapo": Method(token_level.sapo, Verified.CODE, presets=SOFT),
+    "grpo": Method(token_level.grpo, Verified.CODE, presets=DIALECTS["grpo"]),
+    "dr_grpo": Method(
+        token_level.dr_grpo,
+        Verified.CODE,
+        advantage=group_centered,
+        normalizer=constant,
+        presets=DIALECTS["dr_grpo"],
+    ),
+    "dapo": Method(
+        token_level.dapo, Verified.CODE, keep=mixed_groups, reward=overlong_reward, presets=DIALECTS["dapo"]
+    ),
+    "cispo": Method(token_level.cispo, Verified.PAPER, presets=DIALECTS["cispo"]),
+    "gspo": Method(sequence_level.gspo, Verified.PAPER, presets=DIALECTS["gspo"]),
+    "gmpo": Method(sequence_level.gmpo, Verified.CODE, presets=DIALECTS["gmpo"]),
+    "sapo": Method(token_level.sapo, Verified.CODE, presets={**SOFT, **DIALECTS["sapo"]}),
     "sspo": Method(sequence_level.sspo, Verified.REVIEW, presets=SOFT),
     "sspo_sigmoid": Method(sequence_level.sspo_sigmoid, Verified.RECONSTRUCTION, presets=SOFT),
     "sspo_log_ratio": Method(sequence_level.sspo_log_ratio, Verified.RECONSTRUCTION, presets=SOFT),
+    "ppo_dual": Method(
+        token_level.ppo_dual,
+        Verified.CODE,
+        presets={"roll": {"eps_low": 0.2, "eps_high": 0.2, "ratio_cap": 1.4}, **DIALECTS["ppo_dual"]},
+    ),
+    "delta_clip": Method(token_level.delta_clip, Verified.CODE),
+    "bnpo": Method(token_level.bnpo, Verified.CODE, presets=DIALECTS["bnpo"]),
+    "ce_gppo": Method(
+        token_detached.ce_gppo,
+        Verified.CODE,
+        presets={
+            "1.5b": {**CE_GPPO, "beta_low": 0.5},
+            "scripts": {**CE_GPPO, "ratio_cap": 10.0},
+        },
+    ),
+    "gppo": Method(token_detached.gppo, Verified.CODE),
+    "aspo": Method(token_detached.aspo, Verified.CODE),
+    "dppo_tv": Method(
+        token_detached.dppo_tv,
+        Verified.PAPER,
+        advantage=group_centered,
+        presets={
+            "scaling": {"delta_low": 0.2, "delta_high": 0.2, "ratio_cap": 5.0},
+            **DIALECTS["dppo_tv"],
+        },
+    ),
+    "dppo_kl": Method(
+        token_detached.dppo_kl,
+        Verified.PAPER,
+        advantage=group_centered,
+        presets={
+            "scaling": {"delta_low": 0.05, "delta_high": 0.05, "ratio_cap": 5.0},
+            **DIALECTS["dppo_kl"],
+        },
+    ),
+    "topr": Method(token_detached.topr, Verified.CODE, advantage=group_centered),
+    "gpg": Method(token_detached.gpg, Verified.CODE, advantage=group_centered, presets=DIALECTS["gpg"]),
+    "dro": Method(token_detached.dro, Verified.CODE, presets=DIALECTS["dro"]),
+    "spo_simple": Method(token_soft.spo_simple, Verified.NOTES),
+    "pspo": Method(token_soft.pspo, Verified.CODE),
+    "scopic": Method(token_soft.scopic, Verified.CODE, presets={"atari": {"tau": 2.0}}),
+    "sapo_erf": Method(token_soft.sapo_erf, Verified.PAPER, presets=SOFT),
+    "sapo_arctan": Method(token_soft.sapo_arctan, Verified.PAPER, presets=SOFT),
+    "sapo_softsign": Method(token_soft.sapo_softsign, Verified.PAPER, presets=SOFT),
+    "sapo_directional": Method(token_soft.sapo_directional, Verified.RECONSTRUCTION, presets=SOFT),
+    "sapo_gaussian": Method(token_soft.sapo_gaussian, Verified.RECONSTRUCTION, presets=GAUSSIAN),
+    "sapo_cauchy": Method(token_soft.sapo_cauchy, Verified.RECONSTRUCTION, presets=CAUCHY),
+    "maspo": Method(token_detached.maspo, Verified.NOTES),
+    "clip_cov": Method(
+        selection.clip_cov,
+        Verified.CODE,
+        needs=("selected",),
+        separable=False,
+        fields=selection.banded_tokens,
+        presets=DIALECTS["clip_cov"],
+    ),
+    "kl_cov": Method(
+        selection.kl_cov,
+        Verified.CODE,
+        needs=("selected",),
+        separable=False,
+        fields=selection.topmost_tokens,
+        presets=DIALECTS["kl_cov"],
+    ),
     "gspo_token": Method(sequence_level.gspo_token, Verified.PAPER),
-    "luspo": Method(sequence_level.luspo, Verified.CODE),
+    "luspo": Method(sequence_level.luspo, Verified.CODE, presets=DIALECTS["luspo"]),
     "fspo": Method(sequence_level.fspo, Verified.NOTES),
     "cspo": Method(sequence_level.cspo, Verified.RECONSTRUCTION, controller=ConformalBand),
-    "vespo": Method(sequence_level.vespo, Verified.CODE),
+    "vespo": Method(sequence_level.vespo, Verified.CODE, presets=DIALECTS["vespo"]),
     "gepo": Method(sequence_level.gepo, Verified.CODE, advantage=group_centered, needs=("group_ids",), separable=False),
     "ctpo": Method(prefix_level.ctpo, Verified.CODE, presets={"code": CTPO_CODE}),
     "ctpo_autodiff": Method(prefix_level.ctpo_autodiff, Verified.RECONSTRUCTION),
@@ -135,7 +223,7 @@ METHODS: dict[str, Method] = {
 
 
 def method(name: str) -> Method:
-    """The row of ``name``, or of ``name:preset`` with the preset's numbers; a typo is answered by the nearest name."""
+    """The row of ``name``, or of ``name:preset`` as the preset changes it; a typo is answered by the nearest name."""
     base, _, preset = name.partition(":")
     if base not in METHODS:
         raise ValueError(unknown("method", base, METHODS))
@@ -144,7 +232,10 @@ def method(name: str) -> Method:
         return row
     if preset not in row.presets:
         raise ValueError(unknown(f"preset of {base}", preset, row.presets))
-    return row.with_numbers(**row.presets[preset])
+    chosen = row.presets[preset]
+    if chosen.besides:
+        raise ValueError(f"{name} is told, not trained, here: {preset} {chosen.besides}")
+    return replace(row, **chosen.row).with_numbers(**chosen.numbers)
 
 
 def table() -> str:
@@ -160,6 +251,36 @@ def table() -> str:
         cells = (f"`{name}`", entry["summary"], parts, entry["Weight"].rstrip("."), numbers, row.verified.value)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
+
+
+def dialects() -> str:
+    """What TRL and verl train under these names by default, as a Markdown table; only what differs is written."""
+    lines = [
+        "| method | library, asked for | numbers | normalizer | advantages | besides | preset |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, row in METHODS.items():
+        for preset, chosen in row.presets.items():
+            if chosen.asked:
+                shown = (f"`{name}:{preset}`" if not chosen.besides else "–",)
+                cells = (f"`{name}`", f"{preset}: `{chosen.asked}`", *_differences(row, chosen))
+                lines.append("| " + " | ".join((*cells, *shown)) + " |")
+    return "\n".join(lines)
+
+
+def _differences(row: Method, chosen: Preset) -> tuple[str, str, str, str]:
+    """How numbers, normalizer, advantages and the rest of a preset differ from its row's."""
+    there = replace(row, **chosen.row).with_numbers(**chosen.numbers)
+    moved = [f"{key}={value:g}" for key, value in there.numbers.items() if row.numbers.get(key) != value]
+    normalizers = [name_of(each.normalize(1)) for each in (row, there)]
+    fixed = there.advantage.keywords if isinstance(there.advantage, partial) else {}
+    deviation = "" if not fixed else f"{'sample' if fixed['ddof'] else 'population'} std, ε = {fixed['eps']:g}"
+    without = [f"no `{name}`" for name, value in chosen.row.items() if value is None]
+    if "objective" in chosen.row:
+        without.insert(0, f"the rule of `{name_of(there.objective)}`")
+    normalizer = "" if normalizers[0] == normalizers[1] else normalizers[1]
+    cells = ", ".join(moved), normalizer, deviation, chosen.besides or ", ".join(without)
+    return tuple(cell or "–" for cell in cells)  # type: ignore[return-value]
 
 
 def entries(objective: Callable[..., Tensor]) -> dict[str, str]:
