@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,14 @@ from typing import Any
 from torch import Generator, Tensor
 
 from sspo_teach.controllers import ConformalBand, Controller, Fixed
-from sspo_teach.objectives import prefix_level, sequence_level, token_level
+from sspo_teach.objectives import (
+    prefix_level,
+    selection,
+    sequence_level,
+    token_detached,
+    token_level,
+    token_soft,
+)
 from sspo_teach.objectives.advantages import group_centered, group_leave_one_out, group_normalized, has_signal
 from sspo_teach.objectives.normalize import Normalizer, constant
 from sspo_teach.tensors import check_between, lengths, name_of, unknown
@@ -36,7 +44,8 @@ class Method:
         keep: rollout → (B,) bool, the responses of groups worth training on.
         reward: (rollout, max_new_tokens) → (B,) rewards, in place of the task's.
         fields: (rollout, advantages, logp, generator) → name → (B, …) tensor, what ``needs`` names and no ``Rollout``
-            holds; computed on the whole minibatch before its update, from detached log-probabilities.
+            holds; computed on the whole minibatch before its update, from detached log-probabilities. A number of the
+            objective that it takes by the same name reaches it too.
         normalizer: max_new_tokens → the normalizer to train with, where it is not the objective's default.
         presets: named numbers, for ``name:preset``.
     """
@@ -71,7 +80,12 @@ class Method:
         for name in numbers:
             if name not in self.numbers:
                 raise ValueError(unknown(f"number of {name_of(self.objective)}", name, self.numbers))
-        return replace(self, objective=partial(self.objective, **numbers)) if numbers else self
+        if not numbers:
+            return self
+        takes = inspect.signature(self.fields).parameters if self.fields else ()
+        shared = {name: value for name, value in numbers.items() if name in takes}
+        fields = partial(self.fields, **shared) if self.fields and shared else self.fields
+        return replace(self, objective=partial(self.objective, **numbers), fields=fields)
 
 
 def mixed_groups(rollout: Rollout) -> Tensor:
@@ -103,6 +117,10 @@ BAPO = {  # the authors' configuration file and their example script, whose targ
     "code": {"share": 0.5, **BAPO_STEPS},
     "script": {"share": 1 / 3, **BAPO_STEPS, "low_min": 0.8, "low_max": 0.95, "low_step": 0.1, "high_step": 0.1},
 }
+HALF_WIDTH = 2 * math.acosh(math.sqrt(2))  # of sech²(τd/2) at half its maximum, times τ: 1.762747
+GAUSSIAN = {"width": {**SAPO, "kappa": math.log(2) / HALF_WIDTH**2}}
+CAUCHY = {"width": {**SAPO, "kappa": 1 / HALF_WIDTH**2}}
+CE_GPPO = {"eps_low": 0.2, "eps_high": 0.2, "beta_low": 0.75, "beta_high": 1.0, "ratio_cap": math.inf}
 
 METHODS: dict[str, Method] = {
     "reinforce": Method(token_level.reinforce, Verified.CODE, advantage=group_centered),
@@ -131,6 +149,69 @@ METHODS: dict[str, Method] = {
     "bandpo_chi2": Method(token_level.bandpo_chi2, Verified.CODE, presets={"code": BANDPO_CODE}),
     "bapo": Method(token_level.bapo, Verified.RECONSTRUCTION, separable=False, presets=BAPO),
     "bapo_printed": Method(token_level.bapo_printed, Verified.NOTES, separable=False, presets=BAPO),
+    "ppo_dual": Method(
+        token_level.ppo_dual,
+        Verified.CODE,
+        presets={"roll": {"eps_low": 0.2, "eps_high": 0.2, "ratio_cap": 1.4}},
+    ),
+    "delta_clip": Method(token_level.delta_clip, Verified.CODE),
+    "bnpo": Method(token_level.bnpo, Verified.CODE),
+    "ce_gppo": Method(
+        token_detached.ce_gppo,
+        Verified.CODE,
+        presets={
+            "1.5b": {**CE_GPPO, "beta_low": 0.5},
+            "scripts": {**CE_GPPO, "ratio_cap": 10.0},
+        },
+    ),
+    "gppo": Method(token_detached.gppo, Verified.CODE),
+    "aspo": Method(token_detached.aspo, Verified.CODE),
+    "dppo_tv": Method(
+        token_detached.dppo_tv,
+        Verified.PAPER,
+        advantage=group_centered,
+        presets={
+            "scaling": {"delta_low": 0.2, "delta_high": 0.2, "ratio_cap": 5.0},
+            "verl": {"delta_low": 0.2, "delta_high": 0.2, "ratio_cap": 3.0},
+        },
+    ),
+    "dppo_kl": Method(
+        token_detached.dppo_kl,
+        Verified.PAPER,
+        advantage=group_centered,
+        presets={
+            "scaling": {"delta_low": 0.05, "delta_high": 0.05, "ratio_cap": 5.0},
+            "verl": {"delta_low": 0.2, "delta_high": 0.2, "ratio_cap": 3.0},
+        },
+    ),
+    "topr": Method(token_detached.topr, Verified.CODE, advantage=group_centered),
+    "gpg": Method(token_detached.gpg, Verified.CODE, advantage=group_centered),
+    "dro": Method(token_detached.dro, Verified.CODE),
+    "spo_simple": Method(token_soft.spo_simple, Verified.NOTES),
+    "pspo": Method(token_soft.pspo, Verified.CODE),
+    "scopic": Method(token_soft.scopic, Verified.CODE, presets={"atari": {"tau": 2.0}}),
+    "sapo_erf": Method(token_soft.sapo_erf, Verified.PAPER, presets=SOFT),
+    "sapo_arctan": Method(token_soft.sapo_arctan, Verified.PAPER, presets=SOFT),
+    "sapo_softsign": Method(token_soft.sapo_softsign, Verified.PAPER, presets=SOFT),
+    "sapo_directional": Method(token_soft.sapo_directional, Verified.RECONSTRUCTION, presets=SOFT),
+    "sapo_gaussian": Method(token_soft.sapo_gaussian, Verified.RECONSTRUCTION, presets=GAUSSIAN),
+    "sapo_cauchy": Method(token_soft.sapo_cauchy, Verified.RECONSTRUCTION, presets=CAUCHY),
+    "maspo": Method(token_detached.maspo, Verified.NOTES),
+    "clip_cov": Method(
+        selection.clip_cov,
+        Verified.CODE,
+        needs=("selected",),
+        separable=False,
+        fields=selection.banded_tokens,
+    ),
+    "kl_cov": Method(
+        selection.kl_cov,
+        Verified.CODE,
+        needs=("selected",),
+        separable=False,
+        fields=selection.topmost_tokens,
+        presets={"verl": {"beta": 0.1}},
+    ),
 }
 
 

@@ -15,6 +15,14 @@ from sspo_teach.gates import bounds
 from sspo_teach.tensors import check_between
 
 
+def extending(log_x: Tensor, advantages: Tensor) -> Tensor:
+    """Where a token has already moved the way A wants: x > 1 with A > 0, or x < 1 with A ≤ 0; (B, T) bool.
+
+    The others are corrective: their gradient brings the ratio back to 1.
+    """
+    return torch.where(advantages > 0, log_x > 0, log_x < 0)
+
+
 def log_identity(log_x: Tensor, advantages: Tensor) -> Tensor:
     """log f = log x: no gate at all."""
     return log_x
@@ -56,3 +64,14 @@ def dual_clip(log_x: Tensor, advantages: Tensor, eps_low: float, eps_high: float
         1 + eps_high, math.inf, "it is an absolute ceiling above the band, 3.0 in the paper", ratio_cap=ratio_cap
     )
     return log_dual_clip(log_x, advantages, *bounds.constant(eps_low, eps_high), math.log(ratio_cap)).exp()
+
+
+def delta_clip(log_x: Tensor, advantages: Tensor, eps_low: float, eps_high: float, delta: float) -> Tensor:
+    """f A = min(min(x, δ) A, clip(x, 1 − ε_low, 1 + ε_high) A), a ceiling for either sign (arXiv 2505.07291).
+
+    From δ = 1 + ε_high on this is ``dual_clip``; below, it closes the band early where A > 0 and only the band counts
+    where A ≤ 0.
+    """
+    check_between(1, math.inf, "it is an absolute ceiling on the ratio, 4.0 in INTELLECT-2", delta=delta)
+    capped, inside = log_x.clamp(max=math.log(delta)), log_x.clamp(*bounds.constant(eps_low, eps_high))
+    return torch.where(advantages > 0, capped.minimum(inside), capped.maximum(inside)).exp()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from sspo_teach.gates.hard import extending
 from sspo_teach.tensors import check_between, check_positive, promote
 
 
@@ -44,3 +47,56 @@ def log_arctan_log_ratio(log_x: Tensor, advantages: Tensor, tau_pos: float, tau_
     """log f = arctan(τ log x)/τ, another reading of "arctan gate"; ∂log f/∂log x = 1/(1 + τ² log² x), even in log x."""
     tau = temperature(advantages, tau_pos, tau_neg)
     return (tau * log_x).arctan() / tau
+
+
+def directional_sigmoid(log_x: Tensor, advantages: Tensor, tau_pos: float, tau_neg: float) -> Tensor:
+    """f = x until the token has moved the way A wants, then ``sigmoid`` shifted to f(1) = 1: the clip's side, softly.
+
+    Its slope in x is 1 on the way back and sech²(τ(x − 1)/2) beyond, continuous at 1.
+    """
+    beyond = 1 - 2 / temperature(advantages, tau_pos, tau_neg) + sigmoid(log_x, advantages, tau_pos, tau_neg)
+    return torch.where(extending(log_x, advantages), beyond, log_x.exp())
+
+
+def gaussian(log_x: Tensor, advantages: Tensor, tau_pos: float, tau_neg: float, kappa: float) -> Tensor:
+    """f = 1 + ½√(π/(κτ²)) erf(√κ τ(x − 1)), whose slope f'(x) = exp(−κτ²(x − 1)²) is a Gaussian.
+
+    κ chooses what is shared with ``sigmoid`` of the same τ: ¼ the curvature of f' at 1, ln 2/1.76275² = 0.223072 the
+    half width at half maximum of f'. No κ shares both.
+    """
+    check_positive(kappa=kappa)
+    scale = math.sqrt(kappa) * temperature(advantages, tau_pos, tau_neg)
+    return 1 + math.sqrt(math.pi) / 2 * (scale * log_x.expm1()).erf() / scale
+
+
+def cauchy(log_x: Tensor, advantages: Tensor, tau_pos: float, tau_neg: float, kappa: float) -> Tensor:
+    """f = 1 + arctan(√κ τ(x − 1))/(√κ τ), whose slope f'(x) = 1/(1 + κτ²(x − 1)²) is a Cauchy curve.
+
+    κ as in ``gaussian``: ¼ shares the curvature of f' with ``sigmoid``, 1/1.76275² = 0.321825 the half width.
+    """
+    check_positive(kappa=kappa)
+    scale = math.sqrt(kappa) * temperature(advantages, tau_pos, tau_neg)
+    return 1 + (scale * log_x.expm1()).arctan() / scale
+
+
+def erf(log_x: Tensor, advantages: Tensor, tau_pos: float, tau_neg: float) -> Tensor:
+    """f = 1 + √(π/(2τ²)) erf(τ(x − 1)/√2), ``gaussian`` with κ = ½ (arXiv 2602.19345); f'(x) = exp(−τ²(x − 1)²/2)."""
+    return gaussian(log_x, advantages, tau_pos, tau_neg, 0.5)
+
+
+def arctan(log_x: Tensor, advantages: Tensor, tau_pos: float, tau_neg: float) -> Tensor:
+    """f = 1 + arctan(τ(x − 1))/τ, ``cauchy`` with κ = 1 (arXiv 2602.19345); f'(x) = 1/(1 + τ²(x − 1)²)."""
+    return cauchy(log_x, advantages, tau_pos, tau_neg, 1.0)
+
+
+def softsign(log_x: Tensor, advantages: Tensor, tau_pos: float, tau_neg: float) -> Tensor:
+    """f = 1 + (x − 1)/√(1 + τ²(x − 1)²) (arXiv 2602.19345); f'(x) = (1 + τ²(x − 1)²)^(−3/2)."""
+    tau = temperature(advantages, tau_pos, tau_neg)
+    # u/√(1 + u²) = tanh(arsinh u), whose slope, unlike the quotient's, never falls below 0 by rounding
+    return 1 + (tau * log_x.expm1()).asinh().tanh() / tau
+
+
+def smoothed(log_x: Tensor, advantages: Tensor, alpha: float) -> Tensor:
+    """f = (1 − α) x + α, the ratio of (1 − α) π_θ + α π_old to π_old (arXiv 2509.21282); weight 1 − α on-policy."""
+    check_between(0, 1, "it is the share of π_old in the smoothed policy, 0.1 in the paper", alpha=alpha)
+    return (1 - alpha) * log_x.exp() + alpha

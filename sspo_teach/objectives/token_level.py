@@ -350,3 +350,80 @@ def sapo(
     """
     log_r = log_ratio(logp, logp_old, mask)
     return -normalize(gates.sigmoid(log_r, advantages, tau_pos, tau_neg) * advantages, mask)
+
+
+@checked
+def ppo_dual(
+    logp: Tensor,
+    logp_old: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    eps_low: float = 0.2,
+    eps_high: float = 0.2,
+    ratio_cap: float = 3.0,
+    normalize: Normalizer = response_mean,
+) -> Tensor:
+    """PPO with a second clip: a bad token that became much likelier falls silent too.
+
+    J = 1/R Σᵢ 1/Lᵢ Σₜ min(ρA, clip(ρ, 1 − ε_low, 1 + ε_high)A) where A > 0, max(that, ratio_cap · A) where A < 0
+
+    Parts: token, dual_clip, response_mean.
+    Weight: ρ A, or 0 where ppo's is 0 or (A < 0, ρ > ratio_cap); never beyond ratio_cap |A|.
+    Differs: from ppo by a bound for A < 0.
+    Paper: Ye et al., 2019, arXiv 1912.09729 (read in libraries); ratio_cap = 3. verl has it always on, at 3; ROLL's is
+        1 + 2ε (preset roll).
+    """
+    log_r = log_ratio(logp, logp_old, mask)
+    return -normalize(gates.dual_clip(log_r, advantages, eps_low, eps_high, ratio_cap) * advantages, mask)
+
+
+@checked
+def delta_clip(
+    logp: Tensor,
+    logp_old: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    eps_low: float = 0.2,
+    eps_high: float = 0.2,
+    delta: float = 4.0,
+    normalize: Normalizer = response_mean,
+) -> Tensor:
+    """GRPO with a ceiling δ on every ratio, put on before the clip.
+
+    J = 1/R Σᵢ 1/Lᵢ Σₜ min(min(ρᵢₜ, δ) Aᵢ, clip(ρᵢₜ, 1 − ε_low, 1 + ε_high) Aᵢ)
+
+    Parts: token, delta_clip, response_mean.
+    Weight: ρ A, or 0 where grpo's is 0 or (A < 0, ρ > δ).
+    Differs: from ppo_dual in nothing for δ ≥ 1 + ε_high; a smaller δ closes the band early where A > 0.
+    Paper: Prime Intellect's INTELLECT-2, 2025, arXiv 2505.07291 (read in TRL, whose delta is off unless set); δ = 4,
+        ε = 0.2 is the libraries'.
+    """
+    log_r = log_ratio(logp, logp_old, mask)
+    return -normalize(gates.delta_clip(log_r, advantages, eps_low, eps_high, delta) * advantages, mask)
+
+
+@checked
+def bnpo(
+    logp: Tensor,
+    logp_old: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    eps_low: float = 0.2,
+    eps_high: float = 0.2,
+    normalize: Normalizer = token_mean,
+) -> Tensor:
+    """GRPO's rule under one mean over the tokens at hand.
+
+    J = 1/ΣL Σᵢ Σₜ min(ρᵢₜ Aᵢ, clip(ρᵢₜ, 1 − ε_low, 1 + ε_high) Aᵢ)
+
+    Parts: token, clip, token_mean. TRL's ΣL counts the tokens of one device's micro-batch, which makes the weight of a
+        token depend on its company there; here it counts the minibatch, however it is cut.
+    Weight: ρ A, or 0 where clipped.
+    Differs: from grpo by the normalizer; from dapo by a symmetric band and no rules around the loss.
+    Paper: TRL's loss_type of this name, 2025 (read there, no paper); ε = 0.2.
+    """
+    log_r = log_ratio(logp, logp_old, mask)
+    return -normalize(gates.clip(log_r, advantages, eps_low, eps_high) * advantages, mask)
