@@ -12,10 +12,17 @@ LAWS: dict[str, dict[str, str]] = {
     "fspo": {"on-policy": "the gradient of a product is that of the whole response: L times a token's share of a mean"},
     "gepo": {"on-policy": "arXiv 2508.17850: the weight is q/Ê[q], 1 only where all q of the group are equal"},
     "ctpo_autodiff": {"on-policy": "an early token also collects the terms of all later prefixes"},
+    "gpg": {"stale": "arXiv 2504.02546 has no ratio: the data are taken as on-policy, however old"},
+    "dro": {"zero advantage": "its pull to the old policy does not depend on the advantage"},
+    "clip_cov": {
+        "on-policy": "selected tokens are silent at any ratio (arXiv 2505.22617)",
+        "way back": "selected tokens are silent at any ratio (arXiv 2505.22617)",
+    },
+    "kl_cov": {"zero advantage": "its pull to the old policy does not depend on the advantage"},
 }
 """method → law of ``check_objective`` → why the method breaks it."""
 
-WEIGHT: dict[str, float] = {}
+WEIGHT: dict[str, float] = {"pspo": 0.9}
 """method → its weight on-policy, where that is not 1."""
 
 DETACHED = {
@@ -23,6 +30,13 @@ DETACHED = {
     "cispo": "importance weight",
     "vespo": "weight φ(W)",
     "ctpo": "the prefix but for its last token",
+    "ce_gppo": "value outside the band",
+    "gppo": "value outside the band",
+    "aspo": "importance weight",
+    "dppo_tv": "importance weight",
+    "dppo_kl": "importance weight",
+    "topr": "importance weight",
+    "maspo": "gate",
 }
 """Stop-gradient rules: their value is no surrogate, so differences of it say nothing; the loops judge them."""
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 
 import oracles_bands
+import oracles_tokens
 import torch
 from torch import Tensor
 
@@ -138,12 +139,14 @@ ORACLES: dict[str, tuple[Callable[..., Terms], Callable[[list[int]], list[float]
     "sspo_sigmoid": (sspo_sigmoid, per_response),
     "sspo_log_ratio": (sspo_log_ratio, per_response),
     **oracles_bands.ORACLES,
+    **oracles_tokens.ORACLES,
 }
 
 Whole = Callable[..., tuple[float, Tensor]]
 
 WHOLE: dict[str, Whole] = {
     **oracles_bands.WHOLE,
+    **oracles_tokens.WHOLE,
 }
 """Methods whose responses see each other, or that look at more than ratios: (logp, logp_old, advantages, mask, fields,
 **numbers) → loss and credit."""

@@ -38,6 +38,9 @@ def test_rows():
         "cspo",
         "ctpo_autodiff",
         "bapo",
+        "sapo_directional",
+        "sapo_gaussian",
+        "sapo_cauchy",
     }
     assert METHODS["sspo"].verified is Verified.REVIEW
     for name, row in METHODS.items():

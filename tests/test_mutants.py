@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import mutants_bands
+import mutants_tokens
 import pytest
 import torch
 from exceptions import check
@@ -216,6 +217,7 @@ MUTANTS = [
         "temperature of the other sign", "sspo", "gates.soft.temperature", "advantages > 0", "advantages <= 0", "loops"
     ),
     *(Mutant(*edit) for edit in mutants_bands.MUTANTS),
+    *(Mutant(*edit) for edit in mutants_tokens.MUTANTS),
 ]
 
 

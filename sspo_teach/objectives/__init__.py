@@ -1,8 +1,9 @@
 """Objectives and their parts: pure functions (logp, logp_old, advantages, mask, *, numbers, normalize) → loss.
 
 The grammar has three words: a **unit** (``units``) pools log-ratios, a **gate** (``sspo_teach.gates``) bends them, a
-**normalizer** (``normalize``) makes one number of them. ``token_level`` and ``sequence_level`` hold the sentences;
-``token_soft``, ``token_detached`` and ``selection`` those with softer gates, detached weights and chosen tokens.
+**normalizer** (``normalize``) makes one number of them. ``token_level``, ``sequence_level`` and ``prefix_level`` hold
+the sentences; ``token_soft``, ``token_detached`` and ``selection`` those with softer gates, detached weights and chosen
+tokens.
 """
 
 from sspo_teach.objectives.prefix_level import ctpo, ctpo_autodiff

@@ -122,7 +122,7 @@ def maspo(
     J = 1/R Σᵢ 1/Lᵢ Σₜ sg[g(ρᵢₜ)] ρᵢₜ Aᵢ,  g(ρ) = exp(−(ρ − 1)²/(2s²)) where A > 0, ρ > 1 or A < 0, ρ < 1, else 1,
     s = min(σ π_old^(−power) (1 + risk |A|)^sgn(A), sigma_cap)
 
-    Parts: token, weight (extending) times the ratio, response_mean.
+    Parts: token, a detached gate on the extending side, response_mean.
     Weight: ρ g(ρ) A.
     Differs: from sapo_directional by the kernel, and by a width of the token's own.
     Paper: Fu et al., 2026, arXiv 2602.17550 (from notes); σ = 1, power 0.3, risk 0.03, cap 10. Whether its gate is
@@ -241,7 +241,7 @@ def dppo_tv(
     J = 1/ΣL Σᵢ Σₜ sg[Mᵢₜ min(ρᵢₜ, ratio_cap)] Aᵢ log π_θ(yᵢₜ),
     M = 0 where D > δ_high (A > 0, ρ > 1) or D > δ_low (A < 0, ρ < 1), else 1;  D = |π_old − π_θ|
 
-    Parts: token, weight (``score`` of extending), token_mean; the paper prints a sum over tokens, its code a mean.
+    Parts: token, weight (``score``) cut on the extending side, token_mean. The paper prints a sum, its code a mean.
     Weight: min(ρ, ratio_cap) A, or 0 where the probability has moved too far the way A wants.
     Differs: from ppo by measuring π_θ − π_old instead of π_θ/π_old.
     Paper: DPPO, 2026, arXiv 2602.04879 (read there); δ = 0.15 and no cap are those of its stability runs, 0.2 and
@@ -275,7 +275,7 @@ def dppo_kl(
     M = 0 where D > δ_high (A > 0, ρ > 1) or D > δ_low (A < 0, ρ < 1), else 1,
     D = p log(p/q) + (1 − p) log((1 − p)/(1 − q)), p = π_old, q = π_θ
 
-    Parts: token, weight (``score`` of extending), token_mean; the paper prints a sum over tokens, its code a mean.
+    Parts: token, weight (``score``) cut on the extending side, token_mean. The paper prints a sum, its code a mean.
     Weight: min(ρ, ratio_cap) A, or 0 where the probability has moved too far the way A wants.
     Differs: from dppo_tv by the distance, which also feels rare tokens.
     Paper: DPPO, 2026, arXiv 2602.04879 (read there); δ = 0.05 and no cap are those of its stability runs, a cap

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sspo_teach import gates
 from sspo_teach.objectives.normalize import Normalizer, response_mean, token_mean
-from sspo_teach.tensors import check_positive, checked, log_ratio
+from sspo_teach.tensors import check_between, check_positive, checked, log_ratio
 
 
 @checked
@@ -180,6 +180,8 @@ def scopic(
     Paper: Chen et al., 2022, arXiv 2205.10047 (P3O, read in the authors' code); τ = 4 is that of its MuJoCo runs, 2 of
         Atari (preset atari). It says that τ ≥ 2 keeps the surrogate below the plain one, which SAPO's 1 is not.
     """
+    check_positive(tau=tau)
+    check_between(1e-6, 1e9, "beyond, float32 shows only the gate's limit", tau=tau)
     log_r = log_ratio(logp, logp_old, mask)
     return -normalize(gates.sigmoid(log_r, advantages, tau, tau) * advantages, mask)
 
