@@ -13,6 +13,7 @@ from typing import Any
 from torch import Generator, Tensor
 
 from sspo_teach.controllers import ConformalBand, Controller, Fixed
+from sspo_teach.dialects import DIALECTS, Preset
 from sspo_teach.objectives import (
     prefix_level,
     selection,
@@ -47,7 +48,7 @@ class Method:
             holds; computed on the whole minibatch before its update, from detached log-probabilities. A number of the
             objective that it takes by the same name reaches it too.
         normalizer: max_new_tokens → the normalizer to train with, where it is not the objective's default.
-        presets: named numbers, for ``name:preset``.
+        presets: what ``name:preset`` changes: numbers, and fields of the row.
     """
 
     objective: Callable[..., Tensor]
@@ -61,7 +62,7 @@ class Method:
     reward: Callable[..., Tensor] | None = None
     fields: Callable[[Rollout, Tensor, Tensor, Generator], Mapping[str, Tensor]] | None = None
     normalizer: Callable[[int], Normalizer] | None = None
-    presets: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    presets: Mapping[str, Preset] = field(default_factory=dict)
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -107,8 +108,8 @@ def overlong_reward(rollout: Rollout, max_new_tokens: int, *, buffer: float = 0.
     return rollout.rewards - (excess / max(zone, 1)).clamp(0, 1)
 
 
-GATE_STUDY = {"tau_pos": 10.0, "tau_neg": 12.0}  # best for every gate of arXiv 2602.19345, in SAPO's objective
-SAPO = {"tau_pos": 1.0, "tau_neg": 1.05}  # arXiv 2511.20347
+GATE_STUDY = Preset({"tau_pos": 10.0, "tau_neg": 12.0})  # best for every gate of arXiv 2602.19345, in SAPO's objective
+SAPO = Preset({"tau_pos": 1.0, "tau_neg": 1.05})  # arXiv 2511.20347
 SOFT = {"sapo": SAPO, "gate-study": GATE_STUDY}
 CTPO_CODE = {"eps_low": 0.025, "eps_high": 0.05, "power": 0.5, "eps_dual": 0.05}  # its dual clip, which is not printed
 BANDPO_CODE = {"delta": 0.05, "ratio_cap": 10.0}
@@ -124,15 +125,23 @@ CE_GPPO = {"eps_low": 0.2, "eps_high": 0.2, "beta_low": 0.75, "beta_high": 1.0, 
 
 METHODS: dict[str, Method] = {
     "reinforce": Method(token_level.reinforce, Verified.CODE, advantage=group_centered),
-    "rloo": Method(token_level.rloo, Verified.NOTES, advantage=group_leave_one_out),
+    "rloo": Method(token_level.rloo, Verified.NOTES, advantage=group_leave_one_out, presets=DIALECTS["rloo"]),
     "ppo": Method(token_level.ppo, Verified.CODE),
-    "grpo": Method(token_level.grpo, Verified.CODE),
-    "dr_grpo": Method(token_level.dr_grpo, Verified.CODE, advantage=group_centered, normalizer=constant),
-    "dapo": Method(token_level.dapo, Verified.CODE, keep=mixed_groups, reward=overlong_reward),
-    "cispo": Method(token_level.cispo, Verified.PAPER),
-    "gspo": Method(sequence_level.gspo, Verified.PAPER),
-    "gmpo": Method(sequence_level.gmpo, Verified.CODE),
-    "sapo": Method(token_level.sapo, Verified.CODE, presets=SOFT),
+    "grpo": Method(token_level.grpo, Verified.CODE, presets=DIALECTS["grpo"]),
+    "dr_grpo": Method(
+        token_level.dr_grpo,
+        Verified.CODE,
+        advantage=group_centered,
+        normalizer=constant,
+        presets=DIALECTS["dr_grpo"],
+    ),
+    "dapo": Method(
+        token_level.dapo, Verified.CODE, keep=mixed_groups, reward=overlong_reward, presets=DIALECTS["dapo"]
+    ),
+    "cispo": Method(token_level.cispo, Verified.PAPER, presets=DIALECTS["cispo"]),
+    "gspo": Method(sequence_level.gspo, Verified.PAPER, presets=DIALECTS["gspo"]),
+    "gmpo": Method(sequence_level.gmpo, Verified.CODE, presets=DIALECTS["gmpo"]),
+    "sapo": Method(token_level.sapo, Verified.CODE, presets={**SOFT, **DIALECTS["sapo"]}),
     "sspo": Method(sequence_level.sspo, Verified.REVIEW, presets=SOFT),
     "sspo_sigmoid": Method(sequence_level.sspo_sigmoid, Verified.RECONSTRUCTION, presets=SOFT),
     "sspo_log_ratio": Method(sequence_level.sspo_log_ratio, Verified.RECONSTRUCTION, presets=SOFT),
@@ -216,7 +225,7 @@ METHODS: dict[str, Method] = {
 
 
 def method(name: str) -> Method:
-    """The row of ``name``, or of ``name:preset`` with the preset's numbers; a typo is answered by the nearest name."""
+    """The row of ``name``, or of ``name:preset`` as the preset changes it; a typo is answered by the nearest name."""
     base, _, preset = name.partition(":")
     if base not in METHODS:
         raise ValueError(unknown("method", base, METHODS))
@@ -225,7 +234,10 @@ def method(name: str) -> Method:
         return row
     if preset not in row.presets:
         raise ValueError(unknown(f"preset of {base}", preset, row.presets))
-    return row.with_numbers(**row.presets[preset])
+    chosen = row.presets[preset]
+    if chosen.besides:
+        raise ValueError(f"{name} is told, not trained, here: {preset} {chosen.besides}")
+    return replace(row, **chosen.row).with_numbers(**chosen.numbers)
 
 
 def table() -> str:
@@ -241,6 +253,35 @@ def table() -> str:
         cells = (f"`{name}`", entry["summary"], parts, entry["Weight"].rstrip("."), numbers, row.verified.value)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
+
+
+def dialects() -> str:
+    """What TRL and verl train under these names by default, as a Markdown table; only what differs is written."""
+    lines = [
+        "| method | library, asked for | numbers | normalizer | advantages | besides | preset |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for name, row in METHODS.items():
+        for preset, chosen in row.presets.items():
+            if chosen.asked:
+                shown = (f"`{name}:{preset}`" if not chosen.besides else "–",)
+                cells = (f"`{name}`", f"{preset}: `{chosen.asked}`", *_differences(row, chosen))
+                lines.append("| " + " | ".join((*cells, *shown)) + " |")
+    return "\n".join(lines)
+
+
+def _differences(row: Method, chosen: Preset) -> tuple[str, str, str, str]:
+    """How numbers, normalizer, advantages and the rest of a preset differ from its row's."""
+    there = replace(row, **chosen.row)
+    own = f"`{there.objective.__name__}`: " if there.objective is not row.objective else ""
+    numbers = ", ".join(f"{key}={value:g}" for key, value in chosen.numbers.items() if row.numbers.get(key) != value)
+    names = [name_of(each.normalize(1)) for each in (row, there)]
+    fixed = there.advantage.keywords if isinstance(there.advantage, partial) else {}
+    deviation = {0: "population std", 1: "sample std"}.get(fixed.get("ddof", -1), "")
+    scale = f"{deviation}, ε = {fixed['eps']:g}" if fixed else "–"
+    without = ", ".join(f"no `{name}`" for name, value in chosen.row.items() if value is None)
+    normalizer = "–" if names[0] == names[1] else names[1]
+    return (own + numbers) or "–", normalizer, scale, chosen.besides or without or "–"
 
 
 def entries(objective: Callable[..., Tensor]) -> dict[str, str]:

@@ -22,6 +22,7 @@ from typing import Any
 
 import tyro
 
+from sspo_teach.dialects import Preset
 from sspo_teach.tensors import unknown
 from sspo_teach.training.config import TASK_DEFAULTS, Config
 
@@ -215,6 +216,11 @@ def evaluate(words: list[str]) -> int:
     return 0
 
 
+def _said(chosen: Preset) -> str:
+    """What a preset changes, in a few words."""
+    return ", ".join(word for word in (_pairs(chosen.numbers), *chosen.row) if word)
+
+
 def methods(words: list[str]) -> int:
     """``sspo-teach methods [NAME]``."""
     from sspo_teach.catalog import METHODS, entries, method
@@ -226,9 +232,8 @@ def methods(words: list[str]) -> int:
         print((base.objective.__doc__ or "").strip())
         print(f"\n    formula: {row.verified.value}")
         print("    numbers:", _pairs(row.numbers) or "none")
-        print(
-            "    presets:", ", ".join(f"{name} ({_pairs(numbers)})" for name, numbers in row.presets.items()) or "none"
-        )
+        told = {name: chosen for name, chosen in row.presets.items() if not chosen.besides}
+        print("    presets:", ", ".join(f"{name} ({_said(chosen)})" for name, chosen in told.items()) or "none")
         return 0
     for name, row in METHODS.items():
         entry = entries(row.objective)

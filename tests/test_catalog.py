@@ -2,12 +2,13 @@
 
 import inspect
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from sspo_teach import METHODS, Rollout, Verified, credit, method
-from sspo_teach.catalog import entries, mixed_groups, overlong_reward, table
+from sspo_teach.catalog import dialects, entries, mixed_groups, overlong_reward, table
 from sspo_teach.checks import sample
 from sspo_teach.controllers import Fixed
 from sspo_teach.objectives.normalize import response_mean, sequence_sum, token_mean
@@ -85,8 +86,37 @@ def test_presets():
     assert found.equal(credit(METHODS["sspo"].objective, *batch.tensors, tau_pos=10.0, tau_neg=12.0))
     assert METHODS["sspo"].numbers["tau_pos"] == 1.0  # the row itself is as it was
     for row in METHODS.values():
-        for numbers in row.presets.values():
-            assert set(numbers) == set(row.numbers)
+        for preset in row.presets.values():
+            there = replace(row, **preset.row)  # an unknown field of the row fails here
+            assert set(preset.numbers) <= set(there.numbers)
+
+
+def test_a_preset_may_change_the_row():
+    """TRL's default: another upper edge, another standard deviation, none of DAPO's rules around the loss."""
+    row = method("dapo:trl")
+    assert row.numbers == {"eps_low": 0.2, "eps_high": 0.2}
+    assert row.keep is None
+    assert row.reward is None
+    assert METHODS["dapo"].keep is mixed_groups
+    one = rollout([1.0, 0.0, 0.0, 1.0], [3] * 4, [0, 0, 1, 1])
+    assert row.advantage(one)[0].item() == pytest.approx(0.5 / (0.5**0.5 + 1e-4))
+    assert method("gspo:verl").normalize(9) is token_mean
+
+
+def test_a_dialect_that_no_row_can_say_is_told():
+    with pytest.raises(ValueError, match=r"rloo:trl is told, not trained, here: trl clips the product of ratios"):
+        method("rloo:trl")
+
+
+def test_dialects():
+    lines = dialects().splitlines()
+    asked = [(name, preset) for name, row in METHODS.items() for preset in row.presets if row.presets[preset].asked]
+    assert len(lines) == 2 + len(asked)
+    assert len({len(line.split("|")) for line in lines}) == 1
+    for (name, preset), line in zip(asked, lines[2:], strict=True):
+        assert line.startswith(f"| `{name}` | {preset}: ")
+        assert (f"`{name}:{preset}`" in line) == (not METHODS[name].presets[preset].besides)
+    assert {preset for _, preset in asked} == {"trl", "verl"}
 
 
 def test_numbers():

@@ -59,9 +59,9 @@ def test_an_unknown_law_is_refused():
         check_objective(METHODS["rloo"].objective, without=("stail",))
 
 
-@pytest.mark.parametrize("numbers", METHODS["sspo"].presets.values(), ids=METHODS["sspo"].presets)
-def test_presets(numbers):
-    assert check_objective(METHODS["sspo"].objective, **numbers)
+@pytest.mark.parametrize("preset", METHODS["sspo"].presets)
+def test_presets(preset):
+    assert check_objective(METHODS["sspo"].objective, **METHODS["sspo"].presets[preset].numbers)
 
 
 def test_every_gate_is_checked():

@@ -11,7 +11,7 @@ FLOORS = [
     "types tensors credit",
     "gates objectives.units objectives.normalize objectives.advantages objectives.regularizers",
     "objectives policies tasks",
-    "controllers critics checks",
+    "controllers critics checks dialects",
     "catalog",
     "training exact memory plotting",
     "training.evaluation training.trainer adapters",

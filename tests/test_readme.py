@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tyro
 
-from sspo_teach.catalog import METHODS, table
+from sspo_teach.catalog import METHODS, dialects, table
 from sspo_teach.cli import CompareConfig, EvaluateConfig, MethodsConfig, _defaults
 from sspo_teach.training.config import Config, resolve
 
@@ -26,6 +26,11 @@ COMMANDS = [
 def test_the_table_is_generated():
     """To renew it: python -c "from sspo_teach.catalog import table; print(table())" between the two comments."""
     assert TEXT.split("<!-- methods -->\n")[1].split("\n<!-- /methods -->")[0] == table()
+
+
+def test_the_table_of_dialects_is_generated():
+    """To renew it: python -c "from sspo_teach.catalog import dialects; print(dialects())" between the two comments."""
+    assert TEXT.split("<!-- dialects -->\n")[1].split("\n<!-- /dialects -->")[0] == dialects()
 
 
 def test_figures_and_links_exist():
