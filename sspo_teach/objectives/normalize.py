@@ -7,7 +7,7 @@ be fixed from outside, which is how micro-batches and data-parallel frameworks k
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 
 import torch
@@ -50,9 +50,18 @@ def constant(length: int) -> Normalizer:
 
 def with_counts(normalize: Normalizer, mask: Tensor) -> Normalizer:
     """``normalize`` with its counts fixed to those of ``mask``: the losses of the parts then add up to the whole."""
-    counts = {"responses": live_responses(mask), "tokens": live_tokens(mask)}
+    return fixed(normalize, counts(mask))
+
+
+def counts(mask: Tensor) -> dict[str, Tensor]:
+    """All that a normalizer may divide by, by the name of its argument; they add up over the parts of a batch."""
+    return {"responses": live_responses(mask), "tokens": live_tokens(mask)}
+
+
+def fixed(normalize: Normalizer, counted: Mapping[str, Count]) -> Normalizer:
+    """``normalize`` with those counts that it takes."""
     takes = inspect.signature(normalize).parameters
-    return partial(normalize, **{name: count for name, count in counts.items() if name in takes})
+    return partial(normalize, **{name: count for name, count in counted.items() if name in takes})
 
 
 def live_responses(mask: Tensor) -> Tensor:
