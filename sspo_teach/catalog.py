@@ -48,7 +48,7 @@ class Method:
             holds; computed on the whole minibatch before its update, from detached log-probabilities. A number of the
             objective that it takes by the same name reaches it too.
         normalizer: max_new_tokens → the normalizer to train with, where it is not the objective's default.
-        presets: what ``name:preset`` changes: numbers, and fields of the row.
+        presets: what ``name:preset`` changes: numbers, or, as a ``Preset``, also fields of the row.
     """
 
     objective: Callable[..., Tensor]
@@ -62,7 +62,11 @@ class Method:
     reward: Callable[..., Tensor] | None = None
     fields: Callable[[Rollout, Tensor, Tensor, Generator], Mapping[str, Tensor]] | None = None
     normalizer: Callable[[int], Normalizer] | None = None
-    presets: Mapping[str, Preset] = field(default_factory=dict)
+    presets: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        full = {name: each if isinstance(each, Preset) else Preset(each) for name, each in self.presets.items()}
+        object.__setattr__(self, "presets", full)
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -108,8 +112,8 @@ def overlong_reward(rollout: Rollout, max_new_tokens: int, *, buffer: float = 0.
     return rollout.rewards - (excess / max(zone, 1)).clamp(0, 1)
 
 
-GATE_STUDY = Preset({"tau_pos": 10.0, "tau_neg": 12.0})  # best for every gate of arXiv 2602.19345, in SAPO's objective
-SAPO = Preset({"tau_pos": 1.0, "tau_neg": 1.05})  # arXiv 2511.20347
+GATE_STUDY = {"tau_pos": 10.0, "tau_neg": 12.0}  # best for every gate of arXiv 2602.19345, in SAPO's objective
+SAPO = {"tau_pos": 1.0, "tau_neg": 1.05}  # arXiv 2511.20347
 SOFT = {"sapo": SAPO, "gate-study": GATE_STUDY}
 CTPO_CODE = {"eps_low": 0.025, "eps_high": 0.05, "power": 0.5, "eps_dual": 0.05}  # its dual clip, which is not printed
 BANDPO_CODE = {"delta": 0.05, "ratio_cap": 10.0}

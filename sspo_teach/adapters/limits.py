@@ -10,7 +10,7 @@ from sspo_teach.tensors import name_of
 
 
 def obstacles(row: Method, *, fields: Collection[str] = ()) -> list[str]:
-    """Why a trainer that hands over one micro-batch at a time, with these ``fields``, cannot run ``row``; or nothing."""
+    """Why a trainer that hands over one micro-batch at a time, with these ``fields``, cannot run ``row``; or none."""
     missing = [name for name in row.needs if name not in fields]
     found = {
         "its credit couples the responses of a minibatch, and the trainer shows one micro-batch at a time":

@@ -1,11 +1,10 @@
 """Any method that needs no critic, in TRL's ``GRPOTrainer``: its generation, its rewards, our objective.
 
-    from sspo_teach.adapters.trl import MethodTrainer
-    MethodTrainer("sspo", numbers={"tau_pos": 2.0}, model=..., reward_funcs=..., train_dataset=..., args=GRPOConfig(...)).train()
+    MethodTrainer("sspo", numbers={"tau_pos": 2.0}, model=…, reward_funcs=…, train_dataset=…, args=GRPOConfig(…))
 
 What trains is the method: its objective, its advantages (over whole groups, wherever their responses were made), its
-reward rule, and its normalizer, whose counts are those of the whole optimizer batch, all micro-batches of all processes:
-the gradient does not depend on how they cut it. Everything of ``GRPOConfig`` that would change one of these is refused.
+reward rule, and its normalizer with the counts of the whole optimizer batch, all micro-batches of all processes: the
+gradient does not depend on how they cut it. Everything of ``GRPOConfig`` that would change one of these is refused.
 """
 
 from __future__ import annotations
@@ -149,7 +148,8 @@ class MethodTrainer(GRPOTrainer):
             first = window * length % steps
             masks = [response_mask(part) for part in self._buffered_inputs[first : first + length]]
             here = [counts(mask) for mask in masks]
-            self._window = window, self._summed({name: sum(each[name] for each in here) for name in here[0]})
+            total = {name: torch.stack([each[name] for each in here]).sum() for name in here[0]}
+            self._window = window, self._summed(total)
         return self._window[1]
 
     def _summed(self, here: Mapping[str, Tensor]) -> dict[str, Tensor]:

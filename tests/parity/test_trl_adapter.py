@@ -140,7 +140,7 @@ def test_numbers_presets_and_own_rows(tmp_path):
 
 
 def test_windows_of_one_generation(tmp_path):
-    """Each optimizer step takes half of the generation: its counts are those of its half, its old log-probs are kept."""
+    """Each optimizer step takes half of the generation: its counts are its half's, its old log-probs are kept."""
     options = {"per_device_train_batch_size": 3, "gradient_accumulation_steps": 2, "steps_per_generation": 4}
     trainer = trl_run.trainer(tmp_path, "cispo", num_iterations=1, learning_rate=0.0, **options)
     trainer.train()
@@ -201,7 +201,7 @@ def test_advantages_are_the_methods(tmp_path, monkeypatch):
 def launched(processes, out, name, options):
     """The gradients of a run of its own, under ``accelerate launch``.
 
-    ``--multi_gpu`` only chooses torch's launcher (``--cpu`` wants MPI); the script itself asks for the CPU, so for gloo.
+    ``--multi_gpu`` only chooses torch's launcher (``--cpu`` wants MPI); the script asks for the CPU, and so for gloo.
     """
     launch = [
         "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", str(processes), "--num_machines", "1",
