@@ -150,10 +150,10 @@ METHODS: dict[str, Method] = {
     "sspo_sigmoid": Method(sequence_level.sspo_sigmoid, Verified.RECONSTRUCTION, presets=SOFT),
     "sspo_log_ratio": Method(sequence_level.sspo_log_ratio, Verified.RECONSTRUCTION, presets=SOFT),
     "gspo_token": Method(sequence_level.gspo_token, Verified.PAPER),
-    "luspo": Method(sequence_level.luspo, Verified.CODE),
+    "luspo": Method(sequence_level.luspo, Verified.CODE, presets=DIALECTS["luspo"]),
     "fspo": Method(sequence_level.fspo, Verified.NOTES),
     "cspo": Method(sequence_level.cspo, Verified.RECONSTRUCTION, controller=ConformalBand),
-    "vespo": Method(sequence_level.vespo, Verified.CODE),
+    "vespo": Method(sequence_level.vespo, Verified.CODE, presets=DIALECTS["vespo"]),
     "gepo": Method(sequence_level.gepo, Verified.CODE, advantage=group_centered, needs=("group_ids",), separable=False),
     "ctpo": Method(prefix_level.ctpo, Verified.CODE, presets={"code": CTPO_CODE}),
     "ctpo_autodiff": Method(prefix_level.ctpo_autodiff, Verified.RECONSTRUCTION),
@@ -165,10 +165,10 @@ METHODS: dict[str, Method] = {
     "ppo_dual": Method(
         token_level.ppo_dual,
         Verified.CODE,
-        presets={"roll": {"eps_low": 0.2, "eps_high": 0.2, "ratio_cap": 1.4}},
+        presets={"roll": {"eps_low": 0.2, "eps_high": 0.2, "ratio_cap": 1.4}, **DIALECTS["ppo_dual"]},
     ),
     "delta_clip": Method(token_level.delta_clip, Verified.CODE),
-    "bnpo": Method(token_level.bnpo, Verified.CODE),
+    "bnpo": Method(token_level.bnpo, Verified.CODE, presets=DIALECTS["bnpo"]),
     "ce_gppo": Method(
         token_detached.ce_gppo,
         Verified.CODE,
@@ -185,7 +185,7 @@ METHODS: dict[str, Method] = {
         advantage=group_centered,
         presets={
             "scaling": {"delta_low": 0.2, "delta_high": 0.2, "ratio_cap": 5.0},
-            "verl": {"delta_low": 0.2, "delta_high": 0.2, "ratio_cap": 3.0},
+            **DIALECTS["dppo_tv"],
         },
     ),
     "dppo_kl": Method(
@@ -194,12 +194,12 @@ METHODS: dict[str, Method] = {
         advantage=group_centered,
         presets={
             "scaling": {"delta_low": 0.05, "delta_high": 0.05, "ratio_cap": 5.0},
-            "verl": {"delta_low": 0.2, "delta_high": 0.2, "ratio_cap": 3.0},
+            **DIALECTS["dppo_kl"],
         },
     ),
     "topr": Method(token_detached.topr, Verified.CODE, advantage=group_centered),
-    "gpg": Method(token_detached.gpg, Verified.CODE, advantage=group_centered),
-    "dro": Method(token_detached.dro, Verified.CODE),
+    "gpg": Method(token_detached.gpg, Verified.CODE, advantage=group_centered, presets=DIALECTS["gpg"]),
+    "dro": Method(token_detached.dro, Verified.CODE, presets=DIALECTS["dro"]),
     "spo_simple": Method(token_soft.spo_simple, Verified.NOTES),
     "pspo": Method(token_soft.pspo, Verified.CODE),
     "scopic": Method(token_soft.scopic, Verified.CODE, presets={"atari": {"tau": 2.0}}),
@@ -216,6 +216,7 @@ METHODS: dict[str, Method] = {
         needs=("selected",),
         separable=False,
         fields=selection.banded_tokens,
+        presets=DIALECTS["clip_cov"],
     ),
     "kl_cov": Method(
         selection.kl_cov,
@@ -223,7 +224,7 @@ METHODS: dict[str, Method] = {
         needs=("selected",),
         separable=False,
         fields=selection.topmost_tokens,
-        presets={"verl": {"beta": 0.1}},
+        presets=DIALECTS["kl_cov"],
     ),
 }
 
@@ -276,16 +277,17 @@ def dialects() -> str:
 
 def _differences(row: Method, chosen: Preset) -> tuple[str, str, str, str]:
     """How numbers, normalizer, advantages and the rest of a preset differ from its row's."""
-    there = replace(row, **chosen.row)
-    own = f"`{there.objective.__name__}`: " if there.objective is not row.objective else ""
-    numbers = ", ".join(f"{key}={value:g}" for key, value in chosen.numbers.items() if row.numbers.get(key) != value)
-    names = [name_of(each.normalize(1)) for each in (row, there)]
+    there = replace(row, **chosen.row).with_numbers(**chosen.numbers)
+    moved = [f"{key}={value:g}" for key, value in there.numbers.items() if row.numbers.get(key) != value]
+    normalizers = [name_of(each.normalize(1)) for each in (row, there)]
     fixed = there.advantage.keywords if isinstance(there.advantage, partial) else {}
-    deviation = {0: "population std", 1: "sample std"}.get(fixed.get("ddof", -1), "")
-    scale = f"{deviation}, ε = {fixed['eps']:g}" if fixed else "–"
-    without = ", ".join(f"no `{name}`" for name, value in chosen.row.items() if value is None)
-    normalizer = "–" if names[0] == names[1] else names[1]
-    return (own + numbers) or "–", normalizer, scale, chosen.besides or without or "–"
+    deviation = "" if not fixed else f"{'sample' if fixed['ddof'] else 'population'} std, ε = {fixed['eps']:g}"
+    without = [f"no `{name}`" for name, value in chosen.row.items() if value is None]
+    if "objective" in chosen.row:
+        without.insert(0, f"the rule of `{name_of(there.objective)}`")
+    normalizer = "" if normalizers[0] == normalizers[1] else normalizers[1]
+    cells = ", ".join(moved), normalizer, deviation, chosen.besides or ", ".join(without)
+    return tuple(cell or "–" for cell in cells)  # type: ignore[return-value]
 
 
 def entries(objective: Callable[..., Tensor]) -> dict[str, str]:
