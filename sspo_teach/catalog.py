@@ -14,7 +14,14 @@ from torch import Generator, Tensor
 
 from sspo_teach.controllers import ConformalBand, Controller, Fixed
 from sspo_teach.dialects import DIALECTS, Preset
-from sspo_teach.objectives import prefix_level, selection, sequence_level, token_detached, token_level, token_soft
+from sspo_teach.objectives import (
+    prefix_level,
+    selection,
+    sequence_level,
+    token_detached,
+    token_level,
+    token_soft,
+)
 from sspo_teach.objectives.advantages import group_centered, group_leave_one_out, group_normalized, has_signal
 from sspo_teach.objectives.normalize import Normalizer, constant
 from sspo_teach.tensors import check_between, lengths, name_of, unknown
@@ -108,10 +115,6 @@ def overlong_reward(rollout: Rollout, max_new_tokens: int, *, buffer: float = 0.
 GATE_STUDY = {"tau_pos": 10.0, "tau_neg": 12.0}  # best for every gate of arXiv 2602.19345, in SAPO's objective
 SAPO = {"tau_pos": 1.0, "tau_neg": 1.05}  # arXiv 2511.20347
 SOFT = {"sapo": SAPO, "gate-study": GATE_STUDY}
-HALF_WIDTH = 2 * math.acosh(math.sqrt(2))  # of sech²(τd/2) at half its maximum, times τ: 1.762747
-GAUSSIAN = {"width": {**SAPO, "kappa": math.log(2) / HALF_WIDTH**2}}
-CAUCHY = {"width": {**SAPO, "kappa": 1 / HALF_WIDTH**2}}
-CE_GPPO = {"eps_low": 0.2, "eps_high": 0.2, "beta_low": 0.75, "beta_high": 1.0, "ratio_cap": math.inf}
 CTPO_CODE = {"eps_low": 0.025, "eps_high": 0.05, "power": 0.5, "eps_dual": 0.05}  # its dual clip, which is not printed
 BANDPO_CODE = {"delta": 0.05, "ratio_cap": 10.0}
 BAPO_STEPS = {"low_min": 0.6, "low_max": 0.8, "low_step": 0.05, "high_min": 1.2, "high_max": 2.0, "high_step": 0.05}
@@ -119,6 +122,10 @@ BAPO = {  # the authors' configuration file and their example script, whose targ
     "code": {"share": 0.5, **BAPO_STEPS},
     "script": {"share": 1 / 3, **BAPO_STEPS, "low_min": 0.8, "low_max": 0.95, "low_step": 0.1, "high_step": 0.1},
 }
+HALF_WIDTH = 2 * math.acosh(math.sqrt(2))  # of sech²(τd/2) at half its maximum, times τ: 1.762747
+GAUSSIAN = {"width": {**SAPO, "kappa": math.log(2) / HALF_WIDTH**2}}
+CAUCHY = {"width": {**SAPO, "kappa": 1 / HALF_WIDTH**2}}
+CE_GPPO = {"eps_low": 0.2, "eps_high": 0.2, "beta_low": 0.75, "beta_high": 1.0, "ratio_cap": math.inf}
 
 METHODS: dict[str, Method] = {
     "reinforce": Method(token_level.reinforce, Verified.CODE, advantage=group_centered),
@@ -142,6 +149,19 @@ METHODS: dict[str, Method] = {
     "sspo": Method(sequence_level.sspo, Verified.REVIEW, presets=SOFT),
     "sspo_sigmoid": Method(sequence_level.sspo_sigmoid, Verified.RECONSTRUCTION, presets=SOFT),
     "sspo_log_ratio": Method(sequence_level.sspo_log_ratio, Verified.RECONSTRUCTION, presets=SOFT),
+    "gspo_token": Method(sequence_level.gspo_token, Verified.PAPER),
+    "luspo": Method(sequence_level.luspo, Verified.CODE, presets=DIALECTS["luspo"]),
+    "fspo": Method(sequence_level.fspo, Verified.NOTES),
+    "cspo": Method(sequence_level.cspo, Verified.RECONSTRUCTION, controller=ConformalBand),
+    "vespo": Method(sequence_level.vespo, Verified.CODE, presets=DIALECTS["vespo"]),
+    "gepo": Method(sequence_level.gepo, Verified.CODE, advantage=group_centered, needs=("group_ids",), separable=False),
+    "ctpo": Method(prefix_level.ctpo, Verified.CODE, presets={"code": CTPO_CODE}),
+    "ctpo_autodiff": Method(prefix_level.ctpo_autodiff, Verified.RECONSTRUCTION),
+    "bandpo_kl": Method(token_level.bandpo_kl, Verified.CODE, presets={"code": BANDPO_CODE}),
+    "bandpo_tv": Method(token_level.bandpo_tv, Verified.CODE, presets={"code": BANDPO_CODE}),
+    "bandpo_chi2": Method(token_level.bandpo_chi2, Verified.CODE, presets={"code": BANDPO_CODE}),
+    "bapo": Method(token_level.bapo, Verified.RECONSTRUCTION, separable=False, presets=BAPO),
+    "bapo_printed": Method(token_level.bapo_printed, Verified.NOTES, separable=False, presets=BAPO),
     "ppo_dual": Method(
         token_level.ppo_dual,
         Verified.CODE,
@@ -206,19 +226,6 @@ METHODS: dict[str, Method] = {
         fields=selection.topmost_tokens,
         presets=DIALECTS["kl_cov"],
     ),
-    "gspo_token": Method(sequence_level.gspo_token, Verified.PAPER),
-    "luspo": Method(sequence_level.luspo, Verified.CODE, presets=DIALECTS["luspo"]),
-    "fspo": Method(sequence_level.fspo, Verified.NOTES),
-    "cspo": Method(sequence_level.cspo, Verified.RECONSTRUCTION, controller=ConformalBand),
-    "vespo": Method(sequence_level.vespo, Verified.CODE, presets=DIALECTS["vespo"]),
-    "gepo": Method(sequence_level.gepo, Verified.CODE, advantage=group_centered, needs=("group_ids",), separable=False),
-    "ctpo": Method(prefix_level.ctpo, Verified.CODE, presets={"code": CTPO_CODE}),
-    "ctpo_autodiff": Method(prefix_level.ctpo_autodiff, Verified.RECONSTRUCTION),
-    "bandpo_kl": Method(token_level.bandpo_kl, Verified.CODE, presets={"code": BANDPO_CODE}),
-    "bandpo_tv": Method(token_level.bandpo_tv, Verified.CODE, presets={"code": BANDPO_CODE}),
-    "bandpo_chi2": Method(token_level.bandpo_chi2, Verified.CODE, presets={"code": BANDPO_CODE}),
-    "bapo": Method(token_level.bapo, Verified.RECONSTRUCTION, separable=False, presets=BAPO),
-    "bapo_printed": Method(token_level.bapo_printed, Verified.NOTES, separable=False, presets=BAPO),
 }
 
 

