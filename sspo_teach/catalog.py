@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Generator, Tensor
 
+from sspo_teach.checks import Audit, Report, audit, check_objective
 from sspo_teach.controllers import ConformalBand, Controller, Fixed
 from sspo_teach.objectives import prefix_level, sequence_level, token_level
 from sspo_teach.objectives.advantages import group_centered, group_leave_one_out, group_normalized, has_signal
@@ -39,6 +40,8 @@ class Method:
             holds; computed on the whole minibatch before its update, from detached log-probabilities.
         normalizer: max_new_tokens → the normalizer to train with, where it is not the objective's default.
         presets: named numbers, for ``name:preset``.
+        weight: numbers → the weight of a token on-policy, where it is not 1.
+        breaks: law of ``check_objective`` → why the method breaks it by design.
     """
 
     objective: Callable[..., Tensor]
@@ -53,6 +56,8 @@ class Method:
     fields: Callable[[Rollout, Tensor, Tensor, Generator], Mapping[str, Tensor]] | None = None
     normalizer: Callable[[int], Normalizer] | None = None
     presets: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    weight: Callable[..., float] | None = None
+    breaks: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def numbers(self) -> dict[str, Any]:
@@ -65,6 +70,17 @@ class Method:
         if self.normalizer is not None:
             return self.normalizer(max_new_tokens)
         return inspect.signature(self.objective).parameters["normalize"].default
+
+    def check(self) -> Report:
+        """The laws, at the present numbers and without those that the method breaks by design."""
+        weight = 1.0 if self.weight is None else self.weight(**self.numbers)
+        needs, separable = self.needs, self.separable
+        return check_objective(self.objective, needs=needs, separable=separable, without=self.breaks, weight=weight)
+
+    def audit(self, **numbers: float) -> Audit:
+        """Credit against differences of the loss, at the present numbers or others."""
+        numbers = {**self.numbers, **numbers}
+        return audit(self.objective, needs=self.needs, limited="limit" not in self.breaks, **numbers)
 
     def with_numbers(self, **numbers: float) -> Method:
         """The same method at other numbers; an unknown name is refused."""
@@ -106,7 +122,12 @@ BAPO = {  # the authors' configuration file and their example script, whose targ
 
 METHODS: dict[str, Method] = {
     "reinforce": Method(token_level.reinforce, Verified.CODE, advantage=group_centered),
-    "rloo": Method(token_level.rloo, Verified.NOTES, advantage=group_leave_one_out),
+    "rloo": Method(
+        token_level.rloo,
+        Verified.NOTES,
+        advantage=group_leave_one_out,
+        breaks={"stale": "arXiv 2402.14740 has no ratio: the data are taken as on-policy, however old"},
+    ),
     "ppo": Method(token_level.ppo, Verified.CODE),
     "grpo": Method(token_level.grpo, Verified.CODE),
     "dr_grpo": Method(token_level.dr_grpo, Verified.CODE, advantage=group_centered, normalizer=constant),
