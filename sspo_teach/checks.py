@@ -405,12 +405,18 @@ def _limit(subject: _Subject) -> Iterator[Seen]:
 def _precision(subject: _Subject) -> Iterator[Seen]:
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         rounded = sample(DRIFTS[0]).map(partial(_cast, dtype=dtype))
-        found = subject.credit(rounded)
-        if found.dtype != torch.float32:
-            yield Seen(f"credit of {_named(dtype)} inputs", None, None, "float32", _named(found.dtype))
-        exact = subject.credit(rounded.map(partial(_cast, dtype=torch.float64)))
-        what = f"credit of {_named(dtype)} inputs, beside float64 arithmetic on the same inputs"
-        yield from _differ(what, exact, found.double(), relative=1e-4)
+        exact = rounded.map(partial(_cast, dtype=torch.float64))
+        loss, found = subject.loss(rounded), subject.credit(rounded)
+        for what, x in (("loss", loss), ("credit", found)):
+            if x.dtype != torch.float32:
+                yield Seen(f"{what} of {_named(dtype)} inputs", None, None, "float32", _named(x.dtype))
+        beside = f"of {_named(dtype)} inputs, beside float64 arithmetic on the same inputs"
+        expected = subject.credit(exact)
+        yield from _differ(f"credit {beside}", expected, found.double(), relative=5e-6)
+        right, size = subject.loss(exact), subject.loss(replace(exact, advantages=exact.advantages.abs()))
+        scale = torch.maximum(expected.abs().sum(), size.abs())  # the loss itself may be near 0
+        if not (loss - right).abs() <= 5e-6 * scale:
+            yield Seen(f"loss {beside}", None, None, f"{right.item():.6g}", f"{loss.item():.6g}")
 
 
 def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
