@@ -6,7 +6,7 @@
 """
 
 from sspo_teach.catalog import METHODS, Method, method, table
-from sspo_teach.checks import check_gate, check_objective, check_unit
+from sspo_teach.checks import audit, check_gate, check_objective, check_unit
 from sspo_teach.credit import credit
 from sspo_teach.types import Rollout, Verified
 
@@ -15,6 +15,7 @@ __all__ = [
     "Method",
     "Rollout",
     "Verified",
+    "audit",
     "check_gate",
     "check_objective",
     "check_unit",

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Generator, Tensor
 
+from sspo_teach.checks import Audit, Report, audit, check_objective
 from sspo_teach.controllers import ConformalBand, Controller, Fixed
 from sspo_teach.dialects import DIALECTS, Preset
 from sspo_teach.objectives import (
@@ -49,6 +50,8 @@ class Method:
             objective that it takes by the same name reaches it too.
         normalizer: max_new_tokens → the normalizer to train with, where it is not the objective's default.
         presets: what ``name:preset`` changes: numbers, or, as a ``Preset``, also fields of the row.
+        weight: numbers → the weight of a token on-policy, where it is not 1.
+        breaks: law of ``check_objective`` → why the method breaks it by design.
     """
 
     objective: Callable[..., Tensor]
@@ -63,6 +66,8 @@ class Method:
     fields: Callable[[Rollout, Tensor, Tensor, Generator], Mapping[str, Tensor]] | None = None
     normalizer: Callable[[int], Normalizer] | None = None
     presets: Mapping[str, Any] = field(default_factory=dict)
+    weight: Callable[..., float] | None = None
+    breaks: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         full = {name: each if isinstance(each, Preset) else Preset(each) for name, each in self.presets.items()}
@@ -79,6 +84,17 @@ class Method:
         if self.normalizer is not None:
             return self.normalizer(max_new_tokens)
         return inspect.signature(self.objective).parameters["normalize"].default
+
+    def check(self) -> Report:
+        """The laws, at the present numbers and without those that the method breaks by design."""
+        weight = 1.0 if self.weight is None else self.weight(**self.numbers)
+        needs, separable = self.needs, self.separable
+        return check_objective(self.objective, needs=needs, separable=separable, without=self.breaks, weight=weight)
+
+    def audit(self, **numbers: float) -> Audit:
+        """Credit against differences of the loss, at the present numbers or others."""
+        numbers = {**self.numbers, **numbers}
+        return audit(self.objective, needs=self.needs, limited="limit" not in self.breaks, **numbers)
 
     def with_numbers(self, **numbers: float) -> Method:
         """The same method at other numbers; an unknown name is refused."""
@@ -129,7 +145,13 @@ CE_GPPO = {"eps_low": 0.2, "eps_high": 0.2, "beta_low": 0.75, "beta_high": 1.0, 
 
 METHODS: dict[str, Method] = {
     "reinforce": Method(token_level.reinforce, Verified.CODE, advantage=group_centered),
-    "rloo": Method(token_level.rloo, Verified.NOTES, advantage=group_leave_one_out, presets=DIALECTS["rloo"]),
+    "rloo": Method(
+        token_level.rloo,
+        Verified.NOTES,
+        advantage=group_leave_one_out,
+        presets=DIALECTS["rloo"],
+        breaks={"stale": "arXiv 2402.14740 has no ratio: the data are taken as on-policy, however old"},
+    ),
     "ppo": Method(token_level.ppo, Verified.CODE),
     "grpo": Method(token_level.grpo, Verified.CODE, presets=DIALECTS["grpo"]),
     "dr_grpo": Method(

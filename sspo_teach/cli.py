@@ -1,4 +1,4 @@
-"""The command line: ``sspo-teach train | compare | evaluate | methods``."""
+"""The command line: ``sspo-teach train | compare | evaluate | methods | audit``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import shlex
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from logging import ERROR, getLogger
 from pathlib import Path
@@ -22,6 +23,8 @@ from typing import Any
 
 import tyro
 
+from sspo_teach.catalog import Method
+from sspo_teach.checks import OBJECTIVE_LAWS, Audit, grid
 from sspo_teach.dialects import Preset
 from sspo_teach.tensors import unknown
 from sspo_teach.training.config import TASK_DEFAULTS, Config
@@ -34,6 +37,7 @@ Soft Sequence Policy Optimization and its family, from a bandit to a real langua
   compare    the same start and budget for several methods and seeds, in one figure
   evaluate   judge a finished run on held-out problems
   methods    the table of methods: parts, weight, numbers, where each formula was read
+  audit      put a method on trial: its laws, and its gradient against differences of its loss
 
 `sspo-teach COMMAND --help` explains every option."""
 
@@ -69,6 +73,24 @@ class MethodsConfig:
     """A method's name; nothing shows the table."""
 
 
+@dataclass(frozen=True)
+class AuditConfig:
+    """Run the laws on a method, and compare the credit of single tokens with differences of its loss.
+
+    Credit is −∂L/∂logp. What an objective detaches stands still while differences are taken, so stop-gradient rules are
+    judged like all others. The table has both signs of the advantage A, ratios from 0.1 to 10, and log-ratios beyond
+    the limit, where credit must be 0; then the same at other numbers (temperatures, bounds). Ends with status 1 if
+    anything fails.
+    """
+
+    name: tyro.conf.Positional[str]
+    """A method's name, with a preset if you like, or all."""
+    numbers: tuple[str, ...] = ()
+    """The method's own numbers as NAME=VALUE, e.g. --numbers tau_pos=10 tau_neg=12."""
+    full: bool = False
+    """Show every token at the other numbers too, not only those that fail."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status: 0 done, 1 a user's mistake, 2 unknown words, 130 interrupted."""
     words = list(sys.argv[1:] if argv is None else argv)
@@ -77,6 +99,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "compare": compare,
         "evaluate": evaluate,
         "methods": methods,
+        "audit": audit,
     }
     if not words or words[0] in ("-h", "--help"):
         print(HELP)
@@ -242,6 +265,62 @@ def methods(words: list[str]) -> int:
         print(f"{'':<16}{_pairs(row.numbers) or 'no numbers'}; {row.verified.value}\n")
     print("`sspo-teach methods NAME` shows formula, weight and source.")
     return 0
+
+
+def audit(words: list[str]) -> int:
+    """``sspo-teach audit METHOD | all``."""
+    from sspo_teach.catalog import METHODS
+    from sspo_teach.training.config import method_of
+
+    asked = tyro.cli(AuditConfig, prog="sspo-teach audit", args=words)
+    if asked.name != "all":
+        lines, broken = _trial(asked.name, method_of(Config(method=asked.name, numbers=asked.numbers)), full=asked.full)
+        print("\n".join(lines))
+        return int(broken)
+    if asked.numbers:
+        raise ValueError(f"numbers={' '.join(asked.numbers)}: name one method; each has numbers of its own")
+    failed = []
+    for name, row in METHODS.items():
+        lines, broken = _trial(name, row, full=asked.full)
+        print("\n".join(lines) if broken or asked.full else lines[-1], flush=True)
+        failed += [name] if broken else []
+    print(f"\n{len(METHODS) - len(failed)} of {len(METHODS)} methods pass" + "".join(f"\n  not {x}" for x in failed))
+    return int(bool(failed))
+
+
+def _trial(name: str, row: Method, *, full: bool) -> tuple[list[str], bool]:
+    """Laws and audits of one method: lines whose last sums up, and whether anything failed."""
+    audits = [row.audit()]  # first: numbers out of range are refused here, in one line
+    others = []
+    for numbers in grid(row.numbers)[1:]:
+        with suppress(ValueError):  # half or ten times a number may be none
+            others.append((numbers, row.audit(**numbers)))
+    report = row.check()
+    lines = [f"{name}: {_pairs(row.numbers) or 'no numbers'}", "", "laws"]
+    failures = {failure.law: str(failure).partition(": ")[2] for failure in report.failures}
+    for law in OBJECTIVE_LAWS:
+        if law in row.breaks:
+            verdict = f"by design: {row.breaks[law]}"
+        elif law not in report.laws:
+            verdict = "does not apply"
+        else:
+            verdict = f"BROKEN: {failures[law]}" if law in failures else "holds"
+        lines.append(f"  {law:<16}{verdict}")
+    lines += ["", "credit beside differences of the loss, its detached parts held still", *_table(audits[0])]
+    for numbers, found in others:
+        shown = _table(found) if full else [str(entry) for entry in found.wrong]
+        lines += ["", f"at {_pairs(numbers)}: {found.summary.partition(': ')[2]}", *shown]
+    audits += [found for _, found in others]
+    wrong, total = sum(len(found.wrong) for found in audits), sum(len(found.entries) for found in audits)
+    designed = f" (by design not: {', '.join(row.breaks)})" if row.breaks else ""
+    held = f"{len(report.laws) - len(failures)} of {len(report.laws)} laws hold{designed}"
+    agree = f"{total - wrong} of {total} credits agree with differences, to {max(found.error for found in audits):.0e}"
+    lines += ["", f"{name:<16}{'BROKEN' if failures or wrong else 'passes'}: {held}; {agree}"]
+    return lines, bool(failures or wrong)
+
+
+def _table(found: Audit) -> list[str]:
+    return str(found).splitlines()[1:]
 
 
 def _defaults(words: Sequence[str]) -> dict[str, Any]:

@@ -93,7 +93,7 @@ class TestRatios:
             return METHODS["grpo"].objective(logp, logp.detach(), advantages, mask)
 
         report = check_objective(itself)
-        assert report.broken == ("stale",)
+        assert report.broken == ("stale", "limit")
         assert "no clip or gate ever acts" in str(report)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+import torch
 
 from sspo_teach import cli
 from sspo_teach.catalog import METHODS, entries
@@ -111,6 +112,12 @@ MISTAKES = {
     "evaluate wrong": "config.json holds a value of the wrong kind",
     "evaluate unfinished": "holds no checkpoint",
     "methods spso": "unknown method: 'spso'; did you mean 'sspo'?",
+    "audit spso": "unknown method: 'spso'; did you mean 'sspo'?",
+    "audit sspo:gate-studi": "unknown preset of sspo: 'gate-studi'; did you mean 'gate-study'?",
+    "audit sspo --numbers tau=2": "unknown name in numbers: 'tau'; did you mean 'tau_pos'?",
+    "audit sspo --numbers tau_pos=0": "tau_pos must be a positive finite number, got 0.0",
+    "audit all --numbers tau_pos=2": "numbers=tau_pos=2: name one method",
+    "adit": "unknown command 'adit'; did you mean 'audit'?",
     "tarin": "unknown command 'tarin'; did you mean 'train'?",
 }
 
@@ -142,6 +149,8 @@ def test_a_mistake_is_answered_in_one_line(words, capsys, tmp_path):
         ("train --lr", "--lr"),
         ("train now", "now"),
         ("evaluate", "run"),
+        ("audit", "name"),
+        ("audit sspo --ful", "--full"),
         ("compare --seeds x", "--seeds"),
     ],
 )
@@ -190,7 +199,12 @@ def test_every_field_has_its_line():
 
 @pytest.mark.parametrize(
     ("command", "kinds"),
-    [("train", [Config]), ("compare", [Config, cli.CompareConfig]), ("evaluate", [cli.EvaluateConfig])],
+    [
+        ("train", [Config]),
+        ("compare", [Config, cli.CompareConfig]),
+        ("evaluate", [cli.EvaluateConfig]),
+        ("audit", [cli.AuditConfig]),
+    ],
 )
 def test_help_explains_every_option(command, kinds, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
@@ -198,7 +212,7 @@ def test_help_explains_every_option(command, kinds, capsys, monkeypatch):
     shown = squeezed(capsys.readouterr().out)
     for kind in kinds:
         for name, doc in documented(kind).items():
-            if (command, name) in {("compare", "method"), ("evaluate", "run")}:
+            if (command, name) in {("compare", "method"), ("evaluate", "run"), ("audit", "name")}:
                 continue
             assert "--" + name.replace("_", "-") in shown, name
             assert squeezed(doc) in shown, name
@@ -218,7 +232,7 @@ def test_help_of_all(capsys):
     for words in ([], ["-h"], ["--help"]):
         assert status(words) == 0
         out = capsys.readouterr().out
-        assert all(f"\n  {command} " in out for command in ("train", "compare", "evaluate", "methods"))
+        assert all(f"\n  {command} " in out for command in ("train", "compare", "evaluate", "methods", "audit"))
 
 
 def test_methods_shows_every_row(capsys):
@@ -238,6 +252,70 @@ def test_methods_shows_all_about_one(name, capsys):
     assert all(entry in out for entry in ("Parts:", "Weight:", "Differs:", "Paper:", "numbers:", "presets:"))
     if name == "sspo:gate-study":
         assert "numbers: tau_pos=10, tau_neg=12" in out
+
+
+def test_audit_shows_laws_tokens_and_other_numbers(capsys):
+    assert status(["audit", "sspo:gate-study"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("sspo:gate-study: tau_pos=10, tau_neg=12\n\nlaws\n  padding         holds\n")
+    assert re.search(r"^  group names     does not apply$", out, re.MULTILINE)
+    tokens = re.findall(r"^  ([+-])1 +(\S+) +\S+ +\S+ +\S+  ok$", out, re.MULTILINE)
+    assert len(tokens) == 30
+    assert set(tokens) >= {("+", "0.1"), ("+", "1"), ("-", "10"), ("-", "e^-1000"), ("+", "e^30")}
+    assert re.findall(r"^at (\S+), (\S+): 30 of 30 credits agree", out, re.MULTILINE) == [
+        ("tau_pos=5", "tau_neg=6"), ("tau_pos=20", "tau_neg=24"), ("tau_pos=100", "tau_neg=120"),
+    ]  # fmt: skip
+    last = out.splitlines()[-1]
+    assert re.fullmatch(r"sspo:gate-study +passes: 19 of 19 laws hold; 120 of 120 credits agree .*", last)
+
+
+def test_audit_tells_what_a_method_breaks_by_design(capsys):
+    assert status(["audit", "rloo", "--full"]) == 0
+    out = capsys.readouterr().out
+    assert "  stale           by design: arXiv 2402.14740 has no ratio" in out
+    assert "18 of 18 laws hold (by design not: stale)" in out
+
+
+@pytest.fixture
+def wrong(monkeypatch):
+    """A method whose gradient is wrong for A > 0, and whose padding leaks."""
+    from sspo_teach.catalog import Method
+    from sspo_teach.types import Verified
+
+    def wrong(logp, logp_old, advantages, mask, *, eps_high=0.2):
+        """.
+
+        f
+
+        Parts: none.
+        Weight: wrong.
+        """
+        log_r = logp - logp_old.detach()
+        if log_r.requires_grad:
+            log_r.register_hook(lambda g: torch.where(advantages > 0, 2 * g, g))
+        return -(log_r.clamp(max=eps_high) * advantages * mask).sum() / mask.sum()
+
+    monkeypatch.setitem(METHODS, "wrong", Method(wrong, Verified.NOTES))
+
+
+def test_audit_fails_where_a_method_fails(wrong, capsys):
+    assert status(["audit", "wrong"]) == 1
+    out = capsys.readouterr().out
+    assert "\n  padding         BROKEN: loss with nan on padding: expected -0.089207, found nan (padding may" in out
+    assert "not the slope of the loss" in out
+    assert re.search(r"^wrong +BROKEN: \d+ of 18 laws hold; \d+ of 120 credits agree", out.splitlines()[-1])
+
+
+def test_audit_of_all_names_those_that_fail(wrong, capsys, monkeypatch):
+    few = {name: METHODS[name] for name in ("grpo", "cispo", "wrong")}
+    monkeypatch.setattr("sspo_teach.catalog.METHODS", few)
+    assert status(["audit", "all"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[:2]] == [["grpo", "passes:"], ["cispo", "passes:"]]
+    assert lines[-2:] == ["2 of 3 methods pass", "  not wrong"]
+    del few["wrong"]
+    assert status(["audit", "all"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "2 of 2 methods pass"
 
 
 def test_train_reports_what_its_files_say(tmp_path, capsys):

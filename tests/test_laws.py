@@ -6,7 +6,8 @@ from exceptions import LAWS, WEIGHT, check, ready
 
 from sspo_teach import METHODS, check_gate, check_objective, check_unit, gates
 from sspo_teach.objectives import units
-from sspo_teach.tensors import masked_mean, masked_sum
+from sspo_teach.objectives.normalize import response_mean
+from sspo_teach.tensors import lengths, log_ratio, masked_mean, masked_sum, promote
 
 EPS, TAU = {"eps_low": 0.2, "eps_high": 0.28}, {"tau_pos": 1.0, "tau_neg": 1.05}
 GATES = {
@@ -135,20 +136,117 @@ def test_all_laws_of_gates_and_units_are_covered():
     assert set(BROKEN_UNITS) == set(check_unit(units.token).laws)
 
 
+def by_group(logp, logp_old, advantages, mask, *, group_ids, normalize=response_mean):
+    """Of each group the mean of the responses' gated terms; ids that differ by five are taken for one."""
+    A = advantages.detach()
+    terms = gates.clip(log_ratio(logp, logp_old, mask), A, 0.2, 0.2) * A
+    same = (group_ids % 5 == group_ids.unsqueeze(1) % 5) & mask.any(1)
+    return -normalize((masked_mean(terms, mask).T * same).sum(1, keepdim=True).expand_as(mask) / 2, mask)
+
+
+def of_grpo(**changed):
+    """GRPO on inputs that were changed first."""
+
+    def objective(logp, logp_old, advantages, mask, *, normalize=response_mean):
+        given = {"logp": logp, "logp_old": logp_old, "advantages": advantages, "mask": mask}
+        given |= {name: change(**given) for name, change in changed.items()}
+        return METHODS["grpo"].objective(**given, normalize=normalize)
+
+    return objective
+
+
+def straight_through(logp, logp_old, **_):
+    """log π within 20 of log π_old, with the gradient of all of it."""
+    log_r = promote(logp) - promote(logp_old)
+    return promote(logp_old) + log_r + (log_r.clamp(-20, 20) - log_r).detach()
+
+
+def by_multiplication(x, mask, *, responses=None):
+    return (x * mask / mask.sum(1, keepdim=True).clamp(min=1)).sum() / torch.as_tensor(
+        mask.any(1).sum() if responses is None else responses
+    ).clamp(min=1)
+
+
+def over_nothing(x, mask, *, tokens=None):
+    return masked_sum(x, mask).sum() / (mask.sum() if tokens is None else tokens)
+
+
+def over_all_rows(x, mask, *, responses=None):
+    return masked_mean(x, mask).sum() / (len(mask) if responses is None else responses)
+
+
+def leaking(logp, logp_old, advantages, mask, *, normalize=response_mean):
+    return -normalize(gates.clip(log_ratio(logp, logp_old, mask), advantages, 0.2, 0.2) * advantages, mask)
+
+
+def normalized_by(normalizer):
+    def objective(logp, logp_old, advantages, mask, *, normalize=normalizer):
+        log_r = log_ratio(logp, logp_old, mask)
+        return -normalize(gates.clip(log_r, advantages.detach(), 0.2, 0.2) * advantages.detach(), mask.bool())
+
+    return objective
+
+
+ALONE = {
+    "padding": normalized_by(by_multiplication),
+    "gaps": of_grpo(mask=lambda mask, **_: torch.arange(mask.shape[1]) < lengths(mask)),
+    "empty row": normalized_by(over_all_rows),
+    "nothing": normalized_by(over_nothing),
+    "stale": of_grpo(
+        logp_old=lambda logp, logp_old, **_: torch.where((logp - logp_old).abs() < 20, logp, logp_old).detach()
+    ),
+    "limit": of_grpo(logp=straight_through),
+    "precision": of_grpo(logp=lambda logp, **_: logp.bfloat16().to(logp.dtype) if logp.dtype.itemsize < 4 else logp),
+    "layout": of_grpo(logp=lambda logp, **_: logp.view(-1).reshape(logp.shape)),
+    "no leak": leaking,
+    "mask types": of_grpo(mask=lambda mask, **_: mask if mask.dtype == torch.bool else ~mask.bool()),
+}
+"""Law → an objective that breaks it and no other."""
+
+
+@pytest.mark.parametrize("law", ALONE)
+def test_laws_that_alone_find_a_mistake(law):
+    assert check_objective(ALONE[law]).broken == (law,)
+
+
+def test_groups_are_named():
+    """The law applies to objectives that take ids; all others hold but on-policy, which a mean over a group breaks."""
+    assert check_objective(by_group, needs=("group_ids",), separable=False, without=WHOLE_GROUP).broken == (
+        "group names",
+    )
+    assert "group names" not in check_objective(METHODS["grpo"].objective).laws
+
+
+WHOLE_GROUP = ("on-policy", "way back", "empty row", "zero advantage")
+
+
 def test_the_report_reads():
     def naive(logp, logp_old, advantages, mask):
         return -((logp - logp_old).exp() * advantages * mask).sum() / mask.sum()
 
     report = check_objective(naive)
     assert not report
-    assert set(report.broken) == {"padding", "nothing", "finite", "no leak"}
+    assert set(report.broken) == {"padding", "nothing", "finite", "limit", "precision", "no leak"}
     line = next(line for line in str(report).splitlines() if "padding" in line)
     assert line == (
-        "  padding: row 0, token 3: expected 0, found nan "
+        "  padding: credit with nan on padding, row 0, token 3: expected 0, found nan "
         "(padding may hold NaN, inf or 1e30: mask by where, since 0 · NaN is NaN)"
     )
-    assert str(report).startswith("check_objective(naive): 4 of 14 laws are broken")
+    assert str(report).startswith("check_objective(naive): 6 of 18 laws are broken")
     assert str(check_gate(gates.identity)) == "check_gate(identity): all 7 laws hold"
+
+
+def test_what_a_report_says_can_be_looked_up():
+    """Which quantity, where, what was expected and what came instead, for objectives, gates and units."""
+    (found,) = check_objective(ALONE["limit"]).failures
+    assert (found.what, found.row, found.token, found.expected) == ("credit at log ρ = 30", 1, 0, "0")
+    (found,) = check_gate(BROKEN_GATES["way back"]).failures
+    assert (found.law, found.what, found.expected, found.found) == (
+        "way back", "slope at log x = -0.667, A = 1", "more than 0", "0",
+    )  # fmt: skip
+    found = check_unit(BROKEN_UNITS["finite"]).failures[-1]
+    assert str(found).startswith("finite: exp of the pool of 200 tokens at log ρ = 20: expected a finite number, found")
+    assert "its call: expected a result, found RuntimeError" in str(check_objective(ALONE["layout"]))
 
 
 def test_a_subject_that_raises_is_reported_not_raised():

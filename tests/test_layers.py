@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 FLOORS = [
-    "types tensors credit",
+    "types tensors credit frozen",
     "gates objectives.units objectives.normalize objectives.advantages objectives.regularizers",
     "objectives policies tasks",
     "controllers critics checks dialects",

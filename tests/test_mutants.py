@@ -1,27 +1,37 @@
-"""Wrong objectives, each one edit of a shipped line: every one is rejected, and every law rejects at least one."""
+"""Wrong objectives, each one edit of a shipped line: every one is rejected, and every law rejects at least one.
 
+``python tests/test_mutants.py`` prints which law rejects how many.
+"""
+
+import functools
 import importlib
 import inspect
+import sys
+import types
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.machinery import PathFinder, SourceFileLoader
 from itertools import combinations
-from types import SimpleNamespace
+from pathlib import Path
 from unittest import mock
 
-import mutants_bands
-import mutants_tokens
 import pytest
 import torch
 from exceptions import check
 from oracles import oracle
 
-from sspo_teach import METHODS, credit, gates
+import sspo_teach
+from sspo_teach import METHODS, credit
 from sspo_teach.checks import OBJECTIVE_LAWS
-from sspo_teach.objectives import normalize, units
+from sspo_teach.objectives import normalize
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """``method`` with ``old`` replaced by ``new`` in the source of ``part``; ``law`` is one that rejects it."""
+    """``method`` with ``old`` replaced by ``new`` in the source of ``part``; ``law`` is one that rejects it.
+
+    A part is a function by its path below ``sspo_teach``, such as ``gates.hard.log_clip``.
+    """
 
     name: str
     method: str
@@ -30,27 +40,49 @@ class Mutant:
     new: str
     law: str
 
+    @functools.cache  # noqa: B019 - mutants live as long as the tests
     def objective(self):
-        """The method built anew around the edited part."""
-        module_name, function = self.part.rsplit(".", 1)
-        module = importlib.import_module(f"sspo_teach.{module_name}")
+        """The method in a house built anew around the edited line: all that imports the part sees the edit."""
+        module, text = self.edited()
+        shipped = METHODS[self.method].objective
+        with rebuilt(module, text):
+            return getattr(importlib.import_module(shipped.__module__), shipped.__name__)
+
+    def edited(self):
+        """The module that holds the part, and its source after the edit."""
+        name, function = f"sspo_teach.{self.part}".rsplit(".", 1)
+        module = importlib.import_module(name)
         written = inspect.getsource(getattr(module, function))
         assert written.count(self.old) == 1, f"{self.name}: the line it edits is gone"
-        edited = {"__name__": "mutant"}
-        exec(inspect.getsource(module).replace(written, written.replace(self.old, self.new)), edited)
-        home = importlib.import_module(METHODS[self.method].objective.__module__)
-        if module is home:
-            return edited[self.method]
-        functions = {key: x for key, x in edited.items() if inspect.isfunction(x) and x.__module__ == "mutant"}
-        rebuilt = {"__name__": "rebuilt"}
-        with mock.patch.multiple(module, **functions):  # for what the home imports by name, normalizers among it
-            exec(inspect.getsource(home), rebuilt)
-        package = {"gates": gates, "units": units}.get(module_name.split(".")[0 if "gates" in module_name else -1])
-        if module is gates.bounds:
-            functions = {"bounds": SimpleNamespace(**{**vars(module), **functions})}
-        if package is not None:
-            rebuilt[package.__name__.split(".")[-1]] = SimpleNamespace(**{**vars(package), **functions})
-        return rebuilt[self.method]
+        text = Path(module.__file__).read_text()
+        assert text.count(written) == 1, f"{self.name}: {self.part} stands twice in its module"
+        return name, text.replace(written, written.replace(self.old, self.new))
+
+
+@contextmanager
+def rebuilt(name, text):
+    """A place where ``sspo_teach`` is imported afresh, with ``text`` for the source of the module ``name``."""
+
+    class Edited(SourceFileLoader):
+        def get_code(self, fullname):
+            return compile(text, self.path, "exec")
+
+    class Finder:
+        @staticmethod
+        def find_spec(fullname, path=None, target=None):
+            spec = PathFinder.find_spec(fullname, path, target) if fullname == name else None
+            if spec is not None:
+                spec.loader = Edited(fullname, spec.origin)
+            return spec
+
+    front = types.ModuleType("sspo_teach")  # the package without its front page, which would import everything
+    front.__path__ = sspo_teach.__path__
+    others = {key: module for key, module in sys.modules.items() if key.partition(".")[0] != "sspo_teach"}
+    with (
+        mock.patch.dict(sys.modules, {**others, "sspo_teach": front}, clear=True),
+        mock.patch.object(sys, "meta_path", [Finder, *sys.meta_path]),
+    ):
+        yield
 
 
 TOKEN, SEQUENCE = "objectives.token_level", "objectives.sequence_level"
@@ -216,9 +248,42 @@ MUTANTS = [
     Mutant(
         "temperature of the other sign", "sspo", "gates.soft.temperature", "advantages > 0", "advantages <= 0", "loops"
     ),
-    *(Mutant(*edit) for edit in mutants_bands.MUTANTS),
-    *(Mutant(*edit) for edit in mutants_tokens.MUTANTS),
+    Mutant(
+        "mask made from lengths",
+        "sapo",
+        "tensors.masked_sum",
+        "torch.where(mask.bool(), x",
+        "torch.where(torch.arange(mask.shape[1]) < lengths(mask), x",
+        "gaps",
+    ),
+    Mutant(
+        "limit of the value only",
+        "ppo",
+        "tensors.limit",
+        "return log_x.clamp(-LIMIT, LIMIT)",
+        "return log_x + (log_x.clamp(-LIMIT, LIMIT) - log_x).detach()",
+        "limit",
+    ),
+    Mutant(
+        "ratio in half precision",
+        "sspo",
+        "tensors.log_ratio",
+        "promote(logp) - promote(logp_old.detach())",
+        "promote(logp - logp_old.detach())",
+        "precision",
+    ),
+    Mutant(
+        "view of a view",
+        "dapo",
+        "tensors.masked_sum",
+        "torch.where(mask.bool(), x, 0.0)",
+        "torch.where(mask.bool(), x, 0.0).view(-1).view(mask.shape)",
+        "layout",
+    ),
 ]
+for family in ("mutants_tokens", "mutants_bands", "mutants_contrast"):
+    if (Path(__file__).parent / f"{family}.py").exists():
+        MUTANTS += [Mutant(*parts) for parts in importlib.import_module(family).MUTANTS]
 
 
 def wide(drift):
@@ -248,16 +313,64 @@ def wide_fields(name, batch):
 BATCHES = [wide(0.3), wide(1.5), wide(3e-4)]
 
 
+@functools.cache
+def by_loops(name):
+    """The credit of each batch as the loops of the paper have it."""
+    return [oracle(name, *batch, wide_fields(name, batch), **METHODS[name].numbers)[1] for batch in BATCHES]
+
+
 def broken(name, objective):
     """Every law that rejects the objective, the loops of its paper among them."""
     found = list(check(name, objective).broken)
-    for batch in BATCHES:
-        extra = wide_fields(name, batch)
-        expected = oracle(name, *batch, extra, **METHODS[name].numbers)[1]
-        deviation = (credit(objective, *batch, **extra) - expected).abs().max() / expected.abs().max()
-        if not deviation < 1e-6 and "loops" not in found:
+    for batch, expected in zip(BATCHES, by_loops(name), strict=True):
+        found_credit = credit(objective, *(x.clone() for x in batch), **wide_fields(name, batch))  # some write into it
+        deviation = (found_credit - expected).abs().max()
+        if not deviation < 1e-6 * expected.abs().max() and "loops" not in found:
             found.append("loops")
     return found
+
+
+@functools.cache
+def killers(mutant):
+    """All that rejects it."""
+    return tuple(broken(mutant.method, mutant.objective()))
+
+
+def laws():
+    """Those that apply to a shipped method, and the loops."""
+    named = any("group_ids" in row.needs for row in METHODS.values())
+    return {"loops", *OBJECTIVE_LAWS} - (set() if named else {"group names"})
+
+
+def signature(mutant):
+    """Credit and loss on batches stale, with empty rows, dirty padding, gaps, in half precision, transposed."""
+    logp, logp_old, advantages, mask = BATCHES[0]
+    dirty = advantages.expand_as(mask).masked_fill(~mask, float("nan"))
+    empty = mask & (torch.arange(96) % 5 > 0).unsqueeze(1)
+    gaps = mask & (torch.arange(6) != 1)
+    half = [x.bfloat16() for x in (logp, logp_old, advantages)]
+    transposed = [x.t().contiguous().t() for x in (logp, logp_old, advantages, mask)]
+    batches = [
+        *BATCHES,
+        (logp, logp_old, dirty, mask),
+        (logp, logp_old, advantages, mask.long()),
+        (logp, logp_old, advantages, empty),
+        (logp, logp_old, advantages, gaps),
+        (logp + 1000, logp_old, advantages, mask),
+        (*half, mask),
+        transposed,
+    ]
+    found, objective = [], mutant.objective()
+    for logp, logp_old, advantages, mask in batches:
+        extra = wide_fields(mutant.method, batches[0])
+        try:
+            loss = objective(logp, logp_old, advantages.clone(), mask, **extra)
+            pull = credit(objective, logp, logp_old, advantages.clone(), mask, **extra)
+        except RuntimeError:
+            found.append(torch.full((577,), torch.inf, dtype=torch.float64))
+        else:
+            found.append(torch.cat([loss.reshape(-1)[:1].double(), pull.flatten().double()]))
+    return torch.cat(found)
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -265,43 +378,79 @@ def test_shipped_methods_survive(name):
     assert broken(name, METHODS[name].objective) == []
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: f"{mutant.method}: {mutant.name}")
 def test_mutants_die(mutant):
-    found = broken(mutant.method, mutant.objective())
+    found = killers(mutant)
     assert mutant.law in found, f"{mutant.name} is rejected by {found or 'nothing'}, not by {mutant.law}"
 
 
 def test_every_law_kills():
-    assert {mutant.law for mutant in MUTANTS} == {*OBJECTIVE_LAWS, "loops"}
+    assert {mutant.law for mutant in MUTANTS} == laws()
+
+
+def test_names_are_different():
+    assert len({(mutant.method, mutant.name) for mutant in MUTANTS}) == len(MUTANTS)
 
 
 def test_mutants_are_different():
-    """No two are the same mistake: their credits differ on some batch, stale, with empty rows or dirty padding."""
-    logp, logp_old, advantages, mask = BATCHES[0]
-    dirty = advantages.expand_as(mask).masked_fill(~mask, float("nan"))
-    empty = mask & (torch.arange(96) % 5 > 0).unsqueeze(1)
-    batches = [
-        *BATCHES,
-        (logp, logp_old, dirty, mask),
-        (logp, logp_old, advantages, mask.long()),
-        (logp, logp_old, advantages, empty),
-        (logp + 1000, logp_old, advantages, mask),
-    ]
-    signatures = []
-    for mutant in MUTANTS:
-        objective = mutant.objective()
-        credits = [
-            credit(objective, logp, logp_old, A.clone(), mask, **wide_fields(mutant.method, batches[0]))
-            for logp, logp_old, A, mask in batches
-        ]
-        signatures.append(torch.cat(credits))
-    for (one, a), (other, b) in combinations(zip(MUTANTS, signatures, strict=True), 2):
+    """No two are the same mistake: their credits or losses differ on some batch."""
+    signatures = [(mutant, signature(mutant)) for mutant in MUTANTS]
+    for (one, a), (other, b) in combinations(signatures, 2):
         assert not torch.allclose(a, b, rtol=1e-9, atol=0, equal_nan=True), f"{one.name} is {other.name}"
 
 
-def test_the_normalizers_of_mutants_are_their_own():
-    """The rig itself: an edited normalizer reaches the default argument of the rebuilt objective."""
-    (mutant,) = [mutant for mutant in MUTANTS if mutant.name == "empty rows counted"]
-    default = inspect.signature(mutant.objective()).parameters["normalize"].default
-    assert default is not normalize.response_mean
-    assert default.__name__ == "response_mean"
+def test_there_are_enough():
+    families = {mutant.part for mutant in MUTANTS}
+    assert len(MUTANTS) >= (60 if len(METHODS) > 30 else 40)
+    assert len(families) >= 20
+
+
+class TestTheRig:
+    def test_the_normalizers_of_mutants_are_their_own(self):
+        """An edited normalizer reaches the default argument of the rebuilt objective."""
+        (mutant,) = [mutant for mutant in MUTANTS if mutant.name == "empty rows counted"]
+        default = inspect.signature(mutant.objective()).parameters["normalize"].default
+        assert default is not normalize.response_mean
+        assert default.__name__ == "response_mean"
+
+    @pytest.mark.parametrize("name", METHODS)
+    def test_a_house_rebuilt_without_an_edit_is_the_same(self, name):
+        plain = Mutant("none", name, "tensors.lengths", "return mask", "return mask", "")
+        batch = BATCHES[0]
+        extra = wide_fields(name, batch)
+        assert plain.objective() is not METHODS[name].objective
+        assert credit(plain.objective(), *batch, **extra).equal(credit(METHODS[name].objective, *batch, **extra))
+
+    @pytest.mark.parametrize("part", ["tensors.lengths", "tensors.log_ratio", "gates.bounds.constant", "units._pooled"])
+    def test_an_edit_reaches_everything_above_it(self, part):
+        """A part deep below: the mutant raises what the edit says."""
+        part = part if part.startswith(("tensors", "gates")) else f"objectives.{part}"
+        function = part.rpartition(".")[2]
+        source = inspect.getsource(getattr(importlib.import_module(f"sspo_teach.{part.rpartition('.')[0]}"), function))
+        line = next(line for line in source.splitlines() if line.strip().startswith("return ")).strip()
+        dead = Mutant("dead", "gspo", part, line, "raise RuntimeError('reached')", "")
+        with pytest.raises(RuntimeError, match="reached"):
+            dead.objective()(*BATCHES[0])
+
+    def test_nothing_of_it_stays(self):
+        before = dict(sys.modules), list(sys.meta_path), METHODS["sspo"].objective, vars(sspo_teach).copy()
+        MUTANTS[0].objective.__wrapped__(MUTANTS[0])
+        assert (dict(sys.modules), sys.meta_path, METHODS["sspo"].objective, vars(sspo_teach)) == before
+
+    def test_an_edit_of_a_line_that_is_gone_is_refused(self):
+        with pytest.raises(AssertionError, match="the line it edits is gone"):
+            Mutant("late", "sspo", "tensors.lengths", "mask.float()", "mask", "").edited()
+
+
+def matrix():
+    """Law by law: how many mutants it rejects, how many it alone."""
+    rejected = [killers(mutant) for mutant in MUTANTS]
+    lines = [f"{len(MUTANTS)} mutants", f"{'law':<16}{'rejects':>8}{'alone':>8}{'named':>8}"]
+    for law in [*OBJECTIVE_LAWS, "loops"]:
+        counts = sum(law in found for found in rejected), sum(found == (law,) for found in rejected)
+        lines.append(f"{law:<16}{counts[0]:>8}{counts[1]:>8}{sum(mutant.law == law for mutant in MUTANTS):>8}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(matrix())
