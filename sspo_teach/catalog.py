@@ -173,12 +173,29 @@ METHODS: dict[str, Method] = {
     "sspo_log_ratio": Method(sequence_level.sspo_log_ratio, Verified.RECONSTRUCTION, presets=SOFT),
     "gspo_token": Method(sequence_level.gspo_token, Verified.PAPER),
     "luspo": Method(sequence_level.luspo, Verified.CODE, presets=DIALECTS["luspo"]),
-    "fspo": Method(sequence_level.fspo, Verified.NOTES),
+    "fspo": Method(
+        sequence_level.fspo,
+        Verified.NOTES,
+        breaks={
+            "on-policy": "the gradient of a product is that of the whole response: L times a token's share of a mean"
+        },
+    ),
     "cspo": Method(sequence_level.cspo, Verified.RECONSTRUCTION, controller=ConformalBand),
     "vespo": Method(sequence_level.vespo, Verified.CODE, presets=DIALECTS["vespo"]),
-    "gepo": Method(sequence_level.gepo, Verified.CODE, advantage=group_centered, needs=("group_ids",), separable=False),
+    "gepo": Method(
+        sequence_level.gepo,
+        Verified.CODE,
+        advantage=group_centered,
+        needs=("group_ids",),
+        separable=False,
+        breaks={"on-policy": "arXiv 2508.17850: the weight is q/Ê[q], 1 only where all q of the group are equal"},
+    ),
     "ctpo": Method(prefix_level.ctpo, Verified.CODE, presets={"code": CTPO_CODE}),
-    "ctpo_autodiff": Method(prefix_level.ctpo_autodiff, Verified.RECONSTRUCTION),
+    "ctpo_autodiff": Method(
+        prefix_level.ctpo_autodiff,
+        Verified.RECONSTRUCTION,
+        breaks={"on-policy": "an early token also collects the terms of all later prefixes"},
+    ),
     "bandpo_kl": Method(token_level.bandpo_kl, Verified.CODE, presets={"code": BANDPO_CODE}),
     "bandpo_tv": Method(token_level.bandpo_tv, Verified.CODE, presets={"code": BANDPO_CODE}),
     "bandpo_chi2": Method(token_level.bandpo_chi2, Verified.CODE, presets={"code": BANDPO_CODE}),
@@ -220,10 +237,21 @@ METHODS: dict[str, Method] = {
         },
     ),
     "topr": Method(token_detached.topr, Verified.CODE, advantage=group_centered),
-    "gpg": Method(token_detached.gpg, Verified.CODE, advantage=group_centered, presets=DIALECTS["gpg"]),
-    "dro": Method(token_detached.dro, Verified.CODE, presets=DIALECTS["dro"]),
+    "gpg": Method(
+        token_detached.gpg,
+        Verified.CODE,
+        advantage=group_centered,
+        presets=DIALECTS["gpg"],
+        breaks={"stale": "arXiv 2504.02546 has no ratio: the data are taken as on-policy, however old"},
+    ),
+    "dro": Method(
+        token_detached.dro,
+        Verified.CODE,
+        presets=DIALECTS["dro"],
+        breaks={"zero advantage": "its pull to the old policy does not depend on the advantage"},
+    ),
     "spo_simple": Method(token_soft.spo_simple, Verified.NOTES),
-    "pspo": Method(token_soft.pspo, Verified.CODE),
+    "pspo": Method(token_soft.pspo, Verified.CODE, weight=lambda alpha: 1 - alpha),
     "scopic": Method(token_soft.scopic, Verified.CODE, presets={"atari": {"tau": 2.0}}),
     "sapo_erf": Method(token_soft.sapo_erf, Verified.PAPER, presets=SOFT),
     "sapo_arctan": Method(token_soft.sapo_arctan, Verified.PAPER, presets=SOFT),
@@ -239,6 +267,10 @@ METHODS: dict[str, Method] = {
         separable=False,
         fields=selection.banded_tokens,
         presets=DIALECTS["clip_cov"],
+        breaks={
+            "on-policy": "selected tokens are silent at any ratio (arXiv 2505.22617)",
+            "way back": "selected tokens are silent at any ratio (arXiv 2505.22617)",
+        },
     ),
     "kl_cov": Method(
         selection.kl_cov,
@@ -247,6 +279,7 @@ METHODS: dict[str, Method] = {
         separable=False,
         fields=selection.topmost_tokens,
         presets=DIALECTS["kl_cov"],
+        breaks={"zero advantage": "its pull to the old policy does not depend on the advantage"},
     ),
 }
 
