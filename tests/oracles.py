@@ -153,6 +153,7 @@ WHOLE: dict[str, Whole] = {
 
 NUMBERS: dict[str, list[dict[str, float]]] = {
     **oracles_bands.NUMBERS,
+    **oracles_tokens.NUMBERS,
 }
 """Numbers to try with a method besides its defaults."""
 

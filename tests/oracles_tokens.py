@@ -266,3 +266,20 @@ WHOLE = {
     "clip_cov": whole(clip_cov, per_token),
     "kl_cov": whole(kl_cov, per_token),
 }
+
+NUMBERS = {
+    "ppo_dual": [{"ratio_cap": 1.25}, {"eps_high": 0.5, "ratio_cap": 1.6}],
+    "delta_clip": [{"delta": 1.1}, {"delta": 1.5, "eps_high": 0.6}, {"delta": math.inf}],
+    "ce_gppo": [{"beta_low": 0.5, "ratio_cap": 1.5}, {"beta_low": 0.0, "beta_high": 0.0, "eps_high": math.inf}],
+    "aspo": [{"ratio_cap": 1.1, "eps_low": 1.0}],
+    "maspo": [{"sigma": 0.2, "power": 0.5, "risk": 0.4}, {"sigma": 3.0, "sigma_cap": 0.5}],
+    "dppo_tv": [{"delta_low": 0.01, "delta_high": 0.05, "ratio_cap": 1.2}],
+    "dppo_kl": [{"delta_low": 0.001, "delta_high": 0.01, "ratio_cap": 1.2}],
+    "dro": [{"beta": 3.0}],
+    "spo_simple": [{"eps": 0.03}],
+    "pspo": [{"alpha": 0.7}],
+    "scopic": [{"tau": 0.3}],
+    "sapo_gaussian": [{"kappa": 2.0}],
+    "sapo_cauchy": [{"kappa": 2.0}],
+    "kl_cov": [{"beta": 0.1}],
+}
