@@ -260,9 +260,9 @@ def methods(words: list[str]) -> int:
         return 0
     for name, row in METHODS.items():
         entry = entries(row.objective)
-        print(f"{name:<16}{entry['summary']}")
-        print(f"{'':<16}{entry['Parts']}")
-        print(f"{'':<16}{_pairs(row.numbers) or 'no numbers'}; {row.verified.value}\n")
+        print(f"{name:<18}{entry['summary']}")
+        print(f"{'':<18}{entry['Parts']}")
+        print(f"{'':<18}{_pairs(row.numbers) or 'no numbers'}; {row.verified.value}\n")
     print("`sspo-teach methods NAME` shows formula, weight and source.")
     return 0
 

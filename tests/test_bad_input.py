@@ -142,7 +142,7 @@ def test_numbers(name, numbers, message):
             "unknown preset of sspo: 'gatestudy'; did you mean 'gate-study'? known: sapo, gate-study",
         ),
         (lambda: method("sspo:"), "unknown preset of sspo: ''; known: sapo, gate-study"),
-        (lambda: method("grpo:fast"), "unknown preset of grpo: 'fast'; known: none"),
+        (lambda: method("ppo:fast"), "unknown preset of ppo: 'fast'; known: none"),
         (
             lambda: METHODS["sspo"].with_numbers(tau_post=1.0),
             "unknown number of sspo: 'tau_post'; did you mean 'tau_pos'?",

@@ -1,10 +1,9 @@
 """Our objectives as policy losses of verl, each under ``sspo_teach/NAME`` and ``sspo_teach/NAME:PRESET``.
 
 verl imports this module, and so registers them, in every process that has ``VERL_USE_EXTERNAL_MODULES`` set to
-``sspo_teach.adapters.verl``. What verl is then to be told, ``python -m sspo_teach.adapters.verl sspo`` says:
+``sspo_teach.adapters.verl``. What verl is to be told for a method, that included, the module prints when run:
 
-    VERL_USE_EXTERNAL_MODULES=sspo_teach.adapters.verl \\
-        python -m verl.trainer.main_ppo $(python -m sspo_teach.adapters.verl sspo tau_pos=2.0) …
+    python -m verl.trainer.main_ppo $(python -m sspo_teach.adapters.verl sspo tau_pos=2.0) …
 
 The objective is ours; advantages, the KL term, sampling and rewards are verl's. ``loss_agg_mode`` chooses the
 normalizer, its counts are those of the global batch, and ``rollout_is_weights`` multiply the advantages. verl has no
@@ -126,11 +125,12 @@ def overrides(asked: str, **numbers: float) -> list[str]:
     row = method(asked).with_numbers(**numbers)
     refuse(row, "verl", obstacles(row))
     actor = "actor_rollout_ref.actor"
-    own = "sspo_teach.adapters.verl.PolicyLoss"
+    here = "sspo_teach.adapters.verl"
     chosen = [f"+{actor}.policy_loss.numbers.{name}={value}" for name, value in numbers.items()]
     if chosen:
-        chosen.insert(0, f"{actor}.policy_loss._target_={own}")
+        chosen.insert(0, f"{actor}.policy_loss._target_={here}.PolicyLoss")
     return [
+        f"+ray_kwargs.ray_init.runtime_env.env_vars.VERL_USE_EXTERNAL_MODULES={here}",
         f"{actor}.policy_loss.loss_mode={PREFIX}{asked}",
         *chosen,
         *(f"{actor}.{setting}" for setting in AGGREGATION_OF[name_of(row.normalize(1))]),

@@ -110,13 +110,18 @@ def assert_same(ours, theirs, tolerance=1e-6):
         assert worst < tolerance
 
 
+def tolerance_of(row):
+    """TRL's log-probabilities are float32 even of a float64 model; a temperature of 12 multiplies their rounding."""
+    return 1e-6 if row.numbers.get("tau_neg", 1.0) < 5 else 1e-5
+
+
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_accumulated_gradient(name, tmp_path):
     """Two optimizer steps on one generation, each in four micro-batches; the second is off-policy."""
     trainer = trl_run.trainer(tmp_path, name, **CUT)
     trainer.train()
     assert trainer.state.global_step == 2
-    assert_same(trainer.gradients, expected(METHODS[name], 2))
+    assert_same(trainer.gradients, expected(METHODS[name], 2), tolerance_of(METHODS[name]))
 
 
 def test_the_steps_differ(tmp_path):
@@ -135,8 +140,7 @@ def test_numbers_presets_and_own_rows(tmp_path):
     ):
         trainer = trl_run.trainer(tmp_path, asked, numbers=numbers, **CUT)
         trainer.train()
-        # TRL's log-probabilities are float32, and a temperature of 12 multiplies their rounding
-        assert_same(trainer.gradients, expected(same, 2), tolerance=1e-6 if asked != "sspo:gate-study" else 1e-5)
+        assert_same(trainer.gradients, expected(same, 2), tolerance_of(same))
 
 
 def test_windows_of_one_generation(tmp_path):

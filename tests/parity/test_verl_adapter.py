@@ -215,3 +215,14 @@ def test_verl_imports_it():
     told = run([sys.executable, "-m", "sspo_teach.adapters.verl", "dr_grpo", "eps_high=0.3"], env=environment).stdout
     assert told.split() == adapter.overrides("dr_grpo", eps_high=0.3)
     assert "algorithm.norm_adv_by_std_in_grpo=False" in told.split()
+
+
+def test_rays_workers_import_it():
+    """The line for ray reaches the runtime environment as verl merges it."""
+    from omegaconf import OmegaConf
+    from verl.trainer.constants_ppo import get_ppo_ray_runtime_env
+
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", overrides=adapter.overrides("sspo"))
+    merged = OmegaConf.merge(get_ppo_ray_runtime_env(config), config.ray_kwargs.ray_init.runtime_env)
+    assert merged.env_vars.VERL_USE_EXTERNAL_MODULES == "sspo_teach.adapters.verl"
