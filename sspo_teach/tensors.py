@@ -82,7 +82,7 @@ def checked(objective: Callable[P, Tensor]) -> Callable[P, Tensor]:
             if name not in names:
                 raise ValueError(unknown(f"argument of {objective.__name__}", name, names))
         call = cast(Callable[..., Tensor], objective)
-        return call(logp, logp_old.detach(), advantages.detach(), mask.bool(), **numbers)
+        return call(logp, logp_old.detach(), promote(advantages.detach()), mask.bool(), **numbers)
 
     return cast(Callable[P, Tensor], checking)
 

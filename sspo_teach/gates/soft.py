@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from sspo_teach.gates.hard import extending
-from sspo_teach.tensors import check_between, check_positive, promote
+from sspo_teach.tensors import check_between, check_positive, promote, with_value
 
 
 def temperature(advantages: Tensor, tau_pos: float, tau_neg: float) -> Tensor:
@@ -54,7 +54,9 @@ def directional_sigmoid(log_x: Tensor, advantages: Tensor, tau_pos: float, tau_n
 
     Its slope in x is 1 on the way back and sech²(τ(x − 1)/2) beyond, continuous at 1.
     """
-    beyond = 1 - 2 / temperature(advantages, tau_pos, tau_neg) + sigmoid(log_x, advantages, tau_pos, tau_neg)
+    half = temperature(advantages, tau_pos, tau_neg) / 2
+    shifted = 1 + (half * log_x.expm1()).tanh() / half  # sigmoid − 2/τ would cancel for small τ
+    beyond = with_value(shifted, sigmoid(log_x, advantages, tau_pos, tau_neg))
     return torch.where(extending(log_x, advantages), beyond, log_x.exp())
 
 
