@@ -111,7 +111,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     warnings.showwarning = _show_warning  # type: ignore[assignment]
     try:
-        return commands[words[0]](words[1:])
+        status = commands[words[0]](words[1:])
+        sys.stdout.flush()  # a reader that left is noticed here, not at exit
+        return status
     except ValueError as error:
         print(f"sspo-teach: {error}", file=sys.stderr)
         return 1

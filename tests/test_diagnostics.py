@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from exceptions import LAWS, ready
+from exceptions import LAWS, WEIGHT, ready
 from torch import Tensor
 
 from sspo_teach.catalog import METHODS
@@ -151,7 +151,8 @@ def test_padding_that_holds_nonsense_changes_no_number(name):
         rollout = rollout_of(mask, logp_ref=torch.full((2, 3), -1.2).where(mask.bool(), filler))
         logp = (clean - 1).where(mask.bool(), filler)
         a = torch.tensor([[1.0], [-1.0]])
-        fields = {need: getattr(rollout, need) for need in row.needs}
+        known = row.fields(rollout, a, logp, torch.Generator().manual_seed(0)) if row.fields else {}
+        fields = {need: known[need] if need in known else getattr(rollout, need) for need in row.needs}
         pull = credit(row.objective, logp, rollout.logp_old, a, rollout.mask, **fields)
         found.append(summarize(pull, rollout, logp, a, aggregation_of(row.normalize(3), rollout.mask)))
     assert found[0] == found[1] == found[2] == found[3]
@@ -203,12 +204,12 @@ def test_on_policy_every_weight_is_one():
     for name, row in METHODS.items():
         if "on-policy" in LAWS.get(name, {}):
             continue
-        rollout = rollout_of(torch.tensor([[1, 1, 1], [1, 0, 0]]))
+        rollout, weight = rollout_of(torch.tensor([[1, 1, 1], [1, 0, 0]])), WEIGHT.get(name, 1.0)
         a = torch.tensor([[2.0], [-0.5]])
         normalize = row.normalize(3)
         objective = ready(name, rollout.mask, normalize=normalize)
         pull = credit(objective, rollout.logp_old, rollout.logp_old, a, rollout.mask)
         found = summarize(pull, rollout, rollout.logp_old, a, aggregation_of(normalize, rollout.mask))
-        assert found["coefficient_q01"] == pytest.approx(1, abs=1e-5), name
-        assert found["coefficient_q99"] == pytest.approx(1, abs=1e-5), name
-        assert found["removed_pos"] == pytest.approx(0, abs=1e-5), name
+        assert found["coefficient_q01"] == pytest.approx(weight, abs=1e-5), name
+        assert found["coefficient_q99"] == pytest.approx(weight, abs=1e-5), name
+        assert found["removed_pos"] == pytest.approx(1 - weight, abs=1e-5), name
