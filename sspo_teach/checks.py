@@ -741,14 +741,15 @@ def audit(
     """Compare each token's credit with differences of the loss, taken while what the objective detaches stands still.
 
     For both signs of A and ratios below, at and above 1 there is a response of three tokens with log-ratios z, z/2 and
-    −z/4; an entry is its first token, or another one that is wrong. Beyond the limit credit must also be 0 and finite,
-    unless ``limited=False`` says that the objective is no function of the ratio. ``needs`` is that of its ``Method``.
+    −z/4; an entry is its first token, or another one that is wrong. Beyond the limit there is one token, and its credit
+    must be 0 and finite, unless ``limited=False`` says that the objective is no function of the ratio. ``needs`` is
+    that of its ``Method``.
 
     >>> print(audit(METHODS["cispo"].objective, ratio_cap=2.0))
     """
     subject = _Subject(objective, needs, numbers, weight=1.0)
     near, scale = _compared(subject, NEAR, (1.0, 0.5, -0.25), 0.0, False)
-    beyond, _ = _compared(subject, BEYOND, (1.0, 1.0, 1.0), scale, limited)
+    beyond, _ = _compared(subject, BEYOND, (1.0,), scale, limited)
     called = ", ".join([name_of(objective), *(f"{name}={value:g}" for name, value in numbers.items())])
     return Audit(f"audit({called})", (*near, *beyond))
 

@@ -10,7 +10,7 @@ nothing. ``freeze`` records every value that leaves the graph in one call and pl
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -63,17 +63,21 @@ class _Exits(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        inside = self._in_graph(args) or self._in_graph(kwargs)  # before the call: detach_ works in place
+        inside = self._in_graph(args) or self._in_graph(kwargs.values())  # before the call: detach_ works in place
         result = func(*args, **kwargs)
         if func is torch._C._set_grad_enabled:
             self.grad = args[0]
         hidden = self.grad and not torch.is_grad_enabled() and not torch.is_inference_mode_enabled()
         return self._hold(func, result, args) if inside and not hidden else result
 
-    def _in_graph(self, x: Any) -> bool:
-        if isinstance(x, Tensor):
-            return x.requires_grad
-        return isinstance(x, (tuple, list, dict)) and any(map(self._in_graph, x.values() if isinstance(x, dict) else x))
+    def _in_graph(self, values: Iterable[Any]) -> bool:
+        for x in values:
+            if isinstance(x, Tensor):
+                if x.requires_grad:
+                    return True
+            elif isinstance(x, (tuple, list)) and self._in_graph(x):
+                return True
+        return False
 
     def _hold(self, func: Any, result: Any, args: Any) -> Any:
         if isinstance(result, (tuple, list)):
