@@ -212,7 +212,7 @@ class TestIdentities:
     @pytest.mark.parametrize("name", ["bapo", "bapo_printed"])
     def test_bapo_is_dapo_in_the_band_it_found(self, name, preset):
         """The share is reached, or both bounds stand at their limits."""
-        numbers = {**METHODS[name].numbers, **(METHODS[name].presets[preset] if preset else {})}
+        numbers = {**METHODS[name].numbers, **(METHODS[name].presets[preset].numbers if preset else {})}
         share, *steps = numbers.values()
         mass = bounds.active_mass if name == "bapo" else bounds.printed_mass
         ends = set()

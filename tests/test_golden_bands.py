@@ -190,7 +190,7 @@ class TestCtpo:
         """The running product (1.1, .99, 1.188, 1.2474)."""
         assert [x > 0 for x in pull("ctpo", RISING)] == [False, True, False, False]
         assert pull("ctpo", RISING, -1.0) == pytest.approx([-1.1, -0.99, -1.188, -1.2474])
-        code = METHODS["ctpo"].presets["code"]
+        code = METHODS["ctpo"].presets["code"].numbers
         assert pull("ctpo", RISING, -1.0, **code) == pytest.approx([0, -0.99, 0, 0])
         assert pull("ctpo", RISING, **code) == pull("ctpo", RISING)
 
@@ -340,7 +340,7 @@ class TestBapo:
         assert pairs[0] == (0.6, 1.2)
         assert pairs[36] == pytest.approx((0.6, 3.0))
         assert pairs[51] == pytest.approx((0.9, 3.0))
-        assert [len(bounds.widening(*list(p.values())[1:])) for p in METHODS["bapo"].presets.values()] == [21, 10]
+        assert [len(bounds.widening(*list(p.numbers.values())[1:])) for p in METHODS["bapo"].presets.values()] == [21, 10]
 
     def test_which_bound_helps(self):
         """As printed, raising c_low can only lower the share, so the search's second leg works against it."""
@@ -389,4 +389,4 @@ def test_presets_of_the_authors_code():
     assert method("bandpo_kl:code").numbers == {"delta": 0.05, "ratio_cap": 10.0}
     assert method("bapo:script").numbers["share"] == pytest.approx(1 / 3)
     assert pull("bandpo_kl", [math.log(11.0)], -1.0) == pytest.approx([-11.0])
-    assert pull("bandpo_kl", [math.log(11.0)], -1.0, **METHODS["bandpo_kl"].presets["code"]) == [0]
+    assert pull("bandpo_kl", [math.log(11.0)], -1.0, **METHODS["bandpo_kl"].presets["code"].numbers) == [0]
