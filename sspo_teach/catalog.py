@@ -13,9 +13,12 @@ from typing import Any
 from torch import Generator, Tensor
 
 from sspo_teach.checks import Audit, Report, audit, check_objective
-from sspo_teach.controllers import ConformalBand, Controller, Fixed
+from sspo_teach.controllers import ConformalBand, Controller, Fixed, MarginSchedule
+from sspo_teach.critics import Critic, prompt_critic, token_critic
 from sspo_teach.dialects import DIALECTS, Preset
 from sspo_teach.objectives import (
+    contrastive,
+    critic,
     prefix_level,
     selection,
     sequence_level,
@@ -24,6 +27,7 @@ from sspo_teach.objectives import (
     token_soft,
 )
 from sspo_teach.objectives.advantages import group_centered, group_leave_one_out, group_normalized, has_signal
+from sspo_teach.objectives.critic import gae_advantage, success_advantage
 from sspo_teach.objectives.normalize import Normalizer, constant
 from sspo_teach.tensors import check_between, lengths, name_of, unknown
 from sspo_teach.types import Rollout, Verified
@@ -41,8 +45,10 @@ class Method:
         advantage: rollout → (B, 1) or (B, T).
         needs: extra ``Rollout`` fields passed to the objective by keyword, or names that ``fields`` computes.
         separable: given the counts, the credit of a batch is the credits of its parts.
-        controller: makes the state that lives between steps.
-        critic: makes the critic that fills ``rollout.values`` before advantages, where the method has one.
+        controller: makes the state that lives between steps; a number of the objective that it takes by the same name
+            reaches it too (ConSPO's margin).
+        critic: (policy, *, lr, micro_batch, max_grad_norm) → the critic that fills ``rollout.values`` before advantages
+            and learns after the updates, where the method has one.
         keep: rollout → (B,) bool, the responses of groups worth training on.
         reward: (rollout, max_new_tokens) → (B,) rewards, in place of the task's.
         fields: (rollout, advantages, logp, generator) → name → (B, …) tensor, what ``needs`` names and no ``Rollout``
@@ -59,8 +65,8 @@ class Method:
     advantage: Callable[[Rollout], Tensor] = group_normalized
     needs: tuple[str, ...] = ()
     separable: bool = True
-    controller: Callable[[], Controller] = Fixed
-    critic: Callable[..., Any] | None = None
+    controller: Callable[..., Controller] = Fixed
+    critic: Callable[..., Critic] | None = None
     keep: Callable[[Rollout], Tensor] | None = None
     reward: Callable[..., Tensor] | None = None
     fields: Callable[[Rollout, Tensor, Tensor, Generator], Mapping[str, Tensor]] | None = None
@@ -103,10 +109,14 @@ class Method:
                 raise ValueError(unknown(f"number of {name_of(self.objective)}", name, self.numbers))
         if not numbers:
             return self
-        takes = inspect.signature(self.fields).parameters if self.fields else ()
-        shared = {name: value for name, value in numbers.items() if name in takes}
-        fields = partial(self.fields, **shared) if self.fields and shared else self.fields
-        return replace(self, objective=partial(self.objective, **numbers), fields=fields)
+
+        def taking(what: Callable[..., Any]) -> Callable[..., Any]:
+            """``what`` at those of the numbers that it takes too."""
+            shared = {name: numbers[name] for name in inspect.signature(what).parameters if name in numbers}
+            return partial(what, **shared) if shared else what
+
+        objective, fields = partial(self.objective, **numbers), taking(self.fields) if self.fields else None
+        return replace(self, objective=objective, fields=fields, controller=taking(self.controller))
 
 
 def mixed_groups(rollout: Rollout) -> Tensor:
@@ -281,7 +291,48 @@ METHODS: dict[str, Method] = {
         presets=DIALECTS["kl_cov"],
         breaks={"zero advantage": "its pull to the old policy does not depend on the advantage"},
     ),
+    "ppo_gae": Method(critic.ppo_gae, Verified.CODE, advantage=gae_advantage, critic=token_critic),
+    "sppo": Method(critic.sppo, Verified.CODE, advantage=success_advantage, critic=prompt_critic),
+    "click": Method(
+        contrastive.click,
+        Verified.CODE,
+        advantage=group_centered,
+        needs=("group_ids",),
+        separable=False,
+        presets={"detox": {"margin": 20.0}, "sentiment": {"margin": 15.0}},
+        breaks={
+            "stale": "a loss on likelihoods: it knows no old policy",
+            "on-policy": "a hinge on pairs: what a response weighs depends on the others of its group",
+        },
+    ),
+    "conspo": Method(
+        contrastive.conspo,
+        Verified.RECONSTRUCTION,
+        advantage=group_centered,
+        needs=("group_ids",),
+        separable=False,
+        controller=MarginSchedule,
+        breaks={
+            "stale": "a loss on likelihoods: it knows no old policy",
+            "on-policy": "a softmax over a group: what a response weighs depends on the others",
+        },
+    ),
 }
+
+KNOWN: dict[str, str] = {
+    "lampo": "arXiv 2605.21235: pairwise advantages; the normaliser could not be verified and the listing is withdrawn",
+    "delta": "arXiv 2605.21467: token coefficients from gradient centroids; no formula could be read",
+    "nfpo": "arXiv 2605.20865: PPO times the ratio of the next tokens; no formula could be read",
+    "papo": "arXiv 2605.11775: entropy polarity; no formula could be read (its fact: derived.entropy_slope)",
+    "nsr": "arXiv 2605.22703: noise that rescues clipped tokens; its range could not be read (derived.rescue)",
+    "troll": "arXiv 2510.03817: a projection in place of the clip; only its abstract was read (derived.projection)",
+    "stapo": "arXiv 2602.15620: drops rare tokens of right answers; over what it then divides could not be verified",
+    "kpop": "arXiv 2606.15079: a mask by a KL quantity between trainer and sampler; no formula could be read",
+    "fipo": "arXiv 2603.19835: advantages times a clipped future KL; read only in a library's documentation",
+    "trm": "arXiv 2512.23075: drops a response by its largest token KL; needs the sampler's whole distributions",
+    "spo": "arXiv 2509.13232: one response per prompt, a tracked rate (critics.SuccessTracker); here groups are drawn",
+}
+"""Methods that have no row, and why."""
 
 
 def method(name: str) -> Method:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from sspo_teach.gates import bounds
-from sspo_teach.tensors import check_between, check_positive, lengths, log_ratio, masked_mean
+from sspo_teach.tensors import check_between, check_positive, lengths, log_ratio, masked_mean, unknown
 from sspo_teach.types import Rollout
 
 
@@ -118,3 +118,46 @@ class ConformalBand:
             )
         self.update = int(state["update"])
         self.scores = {int(place): [float(s) for s in scores] for place, scores in state["scores"].items()}
+
+
+RAMPS: Mapping[str, Callable[[float], float]] = {
+    "cosine": lambda x: (1 - math.cos(math.pi * x)) / 2,
+    "linear": lambda x: x,
+}
+"""Ways from 0 to 1."""
+
+
+class MarginSchedule:
+    """ConSPO's curriculum: the margin rises from 0 to its full value over the first ``warmup`` updates, then stays.
+
+    A reconstruction: the paper (arXiv 2605.12969) names a target margin and a warm-up, a review of it a cosine; the
+    lengths and values are ours.
+    """
+
+    def __init__(self, margin: float = 0.1, *, warmup: int = 100, ramp: str = "cosine") -> None:
+        check_between(0, math.inf, "it is a distance that right must keep from wrong", margin=margin)
+        check_between(0, math.inf, "it counts updates; 0 starts at the full margin", warmup=warmup)
+        if ramp not in RAMPS:
+            raise ValueError(unknown("ramp", ramp, RAMPS))
+        self.margin, self.warmup, self.ramp = margin, warmup, RAMPS[ramp]
+        self.updates = 0
+
+    def begin(self) -> None:
+        pass
+
+    def hyper(self) -> Mapping[str, Any]:
+        way = min(1.0, self.updates / self.warmup) if self.warmup else 1.0
+        return {"margin": self.margin * self.ramp(way)}
+
+    def observe(self, rollout: Rollout, logp: Tensor) -> None:
+        self.updates += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"updates": self.updates}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if set(state) != {"updates"}:
+            raise ValueError(
+                f"state must hold updates for MarginSchedule, got {sorted(state)}: the checkpoint is of another method"
+            )
+        self.updates = state["updates"]

@@ -145,7 +145,7 @@ def check_positive(**numbers: object) -> None:
             raise ValueError(f"{name} must be a positive finite number, got {value!r}: try {name}=1.0")
 
 
-def check_between(low: float, high: float, why: str, **numbers: object) -> None:
+def check_between(low: float, high: float, why: str, /, **numbers: object) -> None:
     """Refuse a number outside [low, high], by its name; ``why`` says what the number means. Tensors pass."""
     for name, value in numbers.items():
         if isinstance(value, Tensor):

@@ -103,6 +103,7 @@ class Rollout:
         parts: name → (B,) float32, the reward's parts.
         logp_ref: (B, T) under the frozen reference, where a KL term wants it.
         values: (B,) or (B, T) from a critic, where the method has one.
+        logp_sampler: (B, T) as the sampler itself gave them, where a scoring pass made ``logp_old``.
     """
 
     tokens: Tensor
@@ -116,6 +117,7 @@ class Rollout:
     parts: Mapping[str, Tensor] = field(default_factory=dict)
     logp_ref: Tensor | None = None
     values: Tensor | None = None
+    logp_sampler: Tensor | None = None
 
     def select(self, rows: Tensor) -> Rollout:
         """The rollout restricted to ``rows`` ((n,) int64 indices or (B,) bool), in that order."""
@@ -132,4 +134,5 @@ class Rollout:
             parts={name: part[index] for name, part in self.parts.items()},
             logp_ref=None if self.logp_ref is None else self.logp_ref[index],
             values=None if self.values is None else self.values[index],
+            logp_sampler=None if self.logp_sampler is None else self.logp_sampler[index],
         )

@@ -19,6 +19,14 @@ LAWS: dict[str, dict[str, str]] = {
         "way back": "selected tokens are silent at any ratio (arXiv 2505.22617)",
     },
     "kl_cov": {"zero advantage": "its pull to the old policy does not depend on the advantage"},
+    "click": {
+        "stale": "a loss on likelihoods: it knows no old policy",
+        "on-policy": "a hinge on pairs: what a response weighs depends on the others of its group",
+    },
+    "conspo": {
+        "stale": "a loss on likelihoods: it knows no old policy",
+        "on-policy": "a softmax over a group: what a response weighs depends on the others",
+    },
 }
 """method → law of ``check_objective`` → why the method breaks it."""
 
@@ -40,7 +48,7 @@ DETACHED = {
 }
 """Stop-gradient rules: their value is no surrogate, so differences of it say nothing; the loops judge them."""
 
-ONE_ADVANTAGE = {"gmpo", "sspo", "sspo_sigmoid", "sspo_log_ratio"}
+ONE_ADVANTAGE = {"gmpo", "sspo", "sspo_sigmoid", "sspo_log_ratio", "click", "conspo"}
 """Their papers know no advantage per token."""
 
 

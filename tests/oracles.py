@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 
 import oracles_bands
+import oracles_contrast
 import oracles_tokens
 import torch
 from torch import Tensor
@@ -140,6 +141,7 @@ ORACLES: dict[str, tuple[Callable[..., Terms], Callable[[list[int]], list[float]
     "sspo_log_ratio": (sspo_log_ratio, per_response),
     **oracles_bands.ORACLES,
     **oracles_tokens.ORACLES,
+    **oracles_contrast.ORACLES,
 }
 
 Whole = Callable[..., tuple[float, Tensor]]
@@ -147,6 +149,7 @@ Whole = Callable[..., tuple[float, Tensor]]
 WHOLE: dict[str, Whole] = {
     **oracles_bands.WHOLE,
     **oracles_tokens.WHOLE,
+    **oracles_contrast.WHOLE,
 }
 """Methods whose responses see each other, or that look at more than ratios: (logp, logp_old, advantages, mask, fields,
 **numbers) → loss and credit."""
@@ -154,6 +157,7 @@ WHOLE: dict[str, Whole] = {
 NUMBERS: dict[str, list[dict[str, float]]] = {
     **oracles_bands.NUMBERS,
     **oracles_tokens.NUMBERS,
+    **oracles_contrast.NUMBERS,
 }
 """Numbers to try with a method besides its defaults."""
 

@@ -41,6 +41,7 @@ def test_rows():
         "sapo_directional",
         "sapo_gaussian",
         "sapo_cauchy",
+        "conspo",
     }
     assert METHODS["sspo"].verified is Verified.REVIEW
     for name, row in METHODS.items():
@@ -62,6 +63,10 @@ def test_rows():
         ("sspo", response_mean),
         ("dapo", token_mean),
         ("cispo", token_mean),
+        ("ppo_gae", token_mean),
+        ("sppo", token_mean),
+        ("click", response_mean),
+        ("conspo", response_mean),
     ],
 )
 def test_normalizers(name, normalize):

@@ -192,7 +192,7 @@ def test_samples():
 
 
 def test_every_column_is_explained_and_in_a_row(trainer):
-    row = trainer(beta=0.1).iterate()
+    row = trainer(beta=0.1, method="ppo_gae").iterate()  # with a reference and a critic no column is empty
     assert list(COLUMNS) == [name for name in COLUMNS if name in row]
     assert row.keys() == COLUMNS.keys()
     assert all(len(meaning) > 8 and "\n" not in meaning for meaning in COLUMNS.values())

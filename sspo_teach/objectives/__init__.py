@@ -3,9 +3,12 @@
 The grammar has three words: a **unit** (``units``) pools log-ratios, a **gate** (``sspo_teach.gates``) bends them, a
 **normalizer** (``normalize``) makes one number of them. ``token_level``, ``sequence_level`` and ``prefix_level`` hold
 the sentences; ``token_soft``, ``token_detached`` and ``selection`` those with softer gates, detached weights and chosen
-tokens.
+tokens; ``contrastive`` those that set responses against each other, ``critic`` those that need a critic.
+``corrections`` are factors on the advantages, ``compose`` joins them to an objective.
 """
 
+from sspo_teach.objectives.contrastive import click, conspo
+from sspo_teach.objectives.critic import ppo_gae, sppo
 from sspo_teach.objectives.prefix_level import ctpo, ctpo_autodiff
 from sspo_teach.objectives.selection import clip_cov, kl_cov
 from sspo_teach.objectives.sequence_level import (
@@ -62,7 +65,9 @@ __all__ = [
     "bnpo",
     "ce_gppo",
     "cispo",
+    "click",
     "clip_cov",
+    "conspo",
     "cspo",
     "ctpo",
     "ctpo_autodiff",
@@ -85,6 +90,7 @@ __all__ = [
     "maspo",
     "ppo",
     "ppo_dual",
+    "ppo_gae",
     "pspo",
     "reinforce",
     "rloo",
@@ -97,6 +103,7 @@ __all__ = [
     "sapo_softsign",
     "scopic",
     "spo_simple",
+    "sppo",
     "sspo",
     "sspo_log_ratio",
     "sspo_sigmoid",

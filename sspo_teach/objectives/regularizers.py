@@ -41,6 +41,20 @@ def k3(logp: Tensor, logp_ref: Tensor, mask: Tensor) -> Tensor:
     return (-u).expm1() + u
 
 
+def ratio_k3(logp: Tensor, logp_old: Tensor, logp_ref: Tensor, mask: Tensor) -> Tensor:
+    """ρ (e⁻ᵘ + u − 1) on tokens sampled from π_old: its value is KL(π_θ‖π_ref) and its gradient that of the same.
+
+    DeepSeek-V3.2 (arXiv 2512.02556, read in TRL, which does not detach ρ either): ∂/∂log π = ρ u, unbiased however old
+    the samples, and on-policy k2's gradient in place of k3's.
+    """
+    return log_ratio(logp, logp_old, mask).exp() * k3(logp, logp_ref, mask)
+
+
+def weighted_k3(logp: Tensor, logp_old: Tensor, logp_ref: Tensor, mask: Tensor) -> Tensor:
+    """sg[ρ] (e⁻ᵘ + u − 1): the same value, but ∂/∂log π = ρ (1 − e⁻ᵘ), the gradient of KL(π_ref‖π_θ), like k3's."""
+    return log_ratio(logp, logp_old, mask).exp().detach() * k3(logp, logp_ref, mask)
+
+
 ESTIMATORS: Mapping[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {"k1": k1, "k2": k2, "k3": k3}
 
 

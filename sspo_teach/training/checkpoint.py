@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors import SafetensorError
@@ -28,15 +28,37 @@ class Checkpoint:
     model: Mapping[str, Tensor]
     optimizer: Mapping[str, Tensor]
     state: Mapping[str, Any]
+    critic: Mapping[str, Tensor]
+    critic_optimizer: Mapping[str, Tensor]
 
 
-def save(folder: Path, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, state: Mapping[str, Any]) -> Path:
+class Learner(Protocol):
+    """A second model that learns beside the policy: a method's critic."""
+
+    @property
+    def model(self) -> nn.Module: ...
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer: ...
+
+
+def save(
+    folder: Path,
+    step: int,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    state: Mapping[str, Any],
+    critic: Learner | None = None,
+) -> Path:
     """Write ``folder/step-N`` in one rename and delete all but the newest two."""
     final, aside = folder / f"step-{step}", folder / f".writing-{step}"
     shutil.rmtree(aside, ignore_errors=True)
     aside.mkdir(parents=True)
     save_file(_unshared(model), aside / "model.safetensors")
     save_file(optimizer_tensors(optimizer), aside / "optimizer.safetensors")
+    if critic is not None:
+        save_file(_unshared(critic.model), aside / "critic.safetensors")
+        save_file(optimizer_tensors(critic.optimizer), aside / "critic_optimizer.safetensors")
     (aside / "state.json").write_text(json.dumps({"step": step, **state}, indent=1))
     for file in aside.iterdir():
         _flush(file)
@@ -54,8 +76,8 @@ def found(folder: Path) -> list[int]:
     return sorted(int(path.name[5:]) for path in folder.glob("step-*") if path.name[5:].isdigit())
 
 
-def load(folder: Path) -> Checkpoint:
-    """The newest checkpoint that can be read.
+def load(folder: Path, *, critic: bool = False) -> Checkpoint:
+    """The newest checkpoint that can be read, its critic's tensors too if they are asked for.
 
     Raises:
         ValueError: there is none.
@@ -69,6 +91,8 @@ def load(folder: Path) -> Checkpoint:
                 model=load_file(path / "model.safetensors"),
                 optimizer=load_file(path / "optimizer.safetensors"),
                 state=_whole(json.loads((path / "state.json").read_text())),
+                critic=load_file(path / "critic.safetensors") if critic else {},
+                critic_optimizer=load_file(path / "critic_optimizer.safetensors") if critic else {},
             )
         except (OSError, ValueError, SafetensorError) as error:
             warnings.warn(f"{path} cannot be read ({error}); the checkpoint before it is taken", stacklevel=2)

@@ -7,13 +7,18 @@ import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from sspo_teach.catalog import Method, method
+from sspo_teach.objectives.compose import corrected
+from sspo_teach.objectives.corrections import SAMPLER, off_policy_sequence_mask
 from sspo_teach.tensors import unknown
+from sspo_teach.types import Rollout
 
 AUTO: Any = None  # "choose by task": filled in by resolve()
 
@@ -40,6 +45,9 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     },
 }  # fmt: skip
 """What depends on the task: a model from nothing wants other numbers than a pretrained one."""
+
+
+Correction = Literal["none", "tis", "tis_sequence", "mis", "mis_sequence", "icepop", "geo_mask", "sequence_mask"]
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,8 @@ class Config:
     """Iterations over which the learning rate rises to its value: Adam's first steps know too little to be large."""
     lr_decay: Literal["linear", "constant"] = AUTO
     """What becomes of the learning rate: down to 0 at the last iteration, or as it is."""
+    critic_lr: float = 0.0
+    """Constant learning rate of the critic, where the method has one; 0 takes 5 × lr (SPPO's 5e-6 to 1e-6)."""
     weight_decay: float = 0.0
     """Weight decay of AdamW."""
     max_grad_norm: float = 1.0
@@ -106,6 +116,10 @@ class Config:
     """Skip an update whose batch lies further than this mean k3 KL from its sampler; 0 never skips. Counted."""
     resample_limit: int = 3
     """How often a method that keeps only groups with signal (DAPO) may sample again; then it takes what is there."""
+    correction: Correction = "none"
+    """Factor on the advantages for what the sampler drew too seldom or too often, or what the policy has left."""
+    correction_numbers: tuple[str, ...] = ()
+    """The correction's own numbers as NAME=VALUE, e.g. --correction-numbers cap=3."""
     reuse_sampler_logp: bool = False
     """Take the sampler's own log-probabilities as the old ones; saves the scoring pass, differs by about 1e-6."""
     share_prompts: bool = True
@@ -175,7 +189,7 @@ def resolve(config: Config) -> Config:
             raise ValueError(f"{name}={value}: must be a positive number")
     if not 0 < config.warmup_target <= 1:
         raise ValueError(f"warmup_target={config.warmup_target}: must lie in (0, 1]; it is a share of right answers")
-    for name in ("weight_decay", "max_grad_norm", "beta", "staleness_limit"):
+    for name in ("critic_lr", "weight_decay", "max_grad_norm", "beta", "staleness_limit"):
         value = getattr(config, name)
         if not (value >= 0 and math.isfinite(value)):
             raise ValueError(f"{name}={value}: must be 0 or a positive number")
@@ -198,14 +212,49 @@ def resolve(config: Config) -> Config:
 def try_out(row: Method) -> None:
     """Call the objective on two tokens, so that a number out of range is refused now, not after minutes of warm-up."""
     logp = torch.full((2, 2), -1.0)
-    if not row.needs:
-        row.objective(logp, logp, torch.tensor([[1.0], [-1.0]]), torch.ones(2, 2))
+    plain = {"group_ids": torch.zeros(2, dtype=torch.int64)}
+    if set(row.needs) <= plain.keys():
+        needed = {name: plain[name] for name in row.needs}
+        row.objective(logp, logp, torch.tensor([[1.0], [-1.0]]), torch.ones(2, 2), **needed)
 
 
 def method_of(config: Config) -> Method:
-    """The row of ``--method`` at ``--numbers``, which overrule its preset's."""
+    """The row of ``--method`` at ``--numbers``, which overrule its preset's, under ``--correction``."""
     row = method(config.method)
-    return row.with_numbers(**parse_pairs("numbers", config.numbers, dict.fromkeys(row.numbers, _number)))
+    row = row.with_numbers(**parse_pairs("numbers", config.numbers, dict.fromkeys(row.numbers, _number)))
+    return with_correction(row, config)
+
+
+def with_correction(row: Method, config: Config) -> Method:
+    """``row`` under ``--correction`` at ``--correction-numbers``, tried out so that a bad number is refused now.
+
+    What compares with the sampler multiplies the advantages once; the sequence mask looks at the policy of the moment,
+    so it acts inside the objective.
+    """
+    known: dict[str, Callable[..., Tensor]] = {**SAMPLER, "sequence_mask": off_policy_sequence_mask}
+    if config.correction == "none":
+        if config.correction_numbers:
+            raise ValueError(f"correction_numbers={config.correction_numbers[0]!r}: correction='none' takes no numbers")
+        return row
+    if config.correction not in known:
+        raise ValueError(unknown("correction", config.correction, ("none", *known)))
+    if config.correction in SAMPLER and config.reuse_sampler_logp:
+        raise ValueError(
+            f"correction={config.correction!r}: with reuse_sampler_logp=True the sampler's log-probabilities are the "
+            "old ones and nothing is corrected; leave one of the two out"
+        )
+    named = inspect.signature(known[config.correction]).parameters.values()
+    readers = {p.name: _number for p in named if isinstance(p.default, float)}
+    numbers = parse_pairs("correction_numbers", config.correction_numbers, readers)
+    factor, one = partial(known[config.correction], **numbers), torch.ones(1, 1)
+    factor(*([one] * (3 if config.correction in SAMPLER else 4)))
+    if config.correction not in SAMPLER:
+        return dataclasses.replace(row, objective=corrected(row.objective, factor))
+
+    def advantage(rollout: Rollout) -> Tensor:
+        return row.advantage(rollout) * factor(rollout.logp_old, rollout.logp_sampler, rollout.mask)
+
+    return dataclasses.replace(row, advantage=advantage)
 
 
 def options_of(config: Config, kind: Callable[..., Any]) -> dict[str, Any]:

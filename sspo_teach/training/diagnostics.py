@@ -49,6 +49,8 @@ COLUMNS: Mapping[str, str] = {
     "kl_ref": "mean k3 estimate of KL(new ‖ reference) per token; empty without a reference",
     "ess": "effective sample size of the responses' importance weights, as a share of their number",
     "stale": "share of tokens with |log ratio| > 20, whose gradient is 0 for every method",
+    "critic_loss": "mean loss of the critic's updates; empty without a critic",
+    "explained_variance": "1 − Var(target − guess)/Var(target) before them; empty where all rewards were equal, too",
 }
 """Columns of history.csv and what they mean."""
 

@@ -60,7 +60,7 @@ def collect(
     with clock("score"):
         if not config.reuse_sampler_logp:
             logp, entropy = score_rows(policy.logp_and_entropy, rollout, config)
-            rollout = replace(rollout, logp_old=logp)
+            rollout = replace(rollout, logp_old=logp, logp_sampler=rollout.logp_old)
         if reference is not None:
             rollout = replace(rollout, logp_ref=score_rows(reference.logp_and_entropy, rollout, config)[0])
         if rollout.logp_ref is not None and config.kl_in == "reward":

@@ -20,6 +20,7 @@ from tqdm.auto import tqdm
 
 from sspo_teach.catalog import Method
 from sspo_teach.credit import credit, loss_and_credit
+from sspo_teach.critics import Critic
 from sspo_teach.objectives.normalize import Normalizer, with_counts
 from sspo_teach.objectives.regularizers import kl_penalty
 from sspo_teach.policies.causal_lm import CausalLM, load_policy, load_tokenizer, tiny_qwen2
@@ -83,6 +84,7 @@ class Trainer:
             self.folder.create(config, self.method.numbers)  # last: what cannot be built deletes no run
         self.normalizer: Normalizer = self.method.normalize(self.task.max_new_tokens)
         self.controller = self.method.controller()
+        self.critic = self._critic()
         self.reference = self._reference()
         self.weights = list(self.policy.model.parameters())
         self.optimizer = torch.optim.AdamW(self.weights, lr=config.lr, weight_decay=config.weight_decay, fused=True)
@@ -134,13 +136,15 @@ class Trainer:
         batch = collect(self.policy, self.reference, self.task, self.method, self.config, self.step, self.clock)
         self.controller.begin()
         with self.clock("train"):
+            if self.critic is not None:
+                values = self.critic.values(batch.rollout)
+                batch = dataclasses.replace(batch, rollout=dataclasses.replace(batch.rollout, values=values))
             advantages = self.method.advantage(batch.rollout)
-            updates = [
-                self.update(batch.rollout, advantages, rows)
-                for _ in range(self.config.epochs)
-                for rows in minibatches(batch.rollout, self.config)
-            ]
+            passes = minibatches(batch.rollout, self.config) * self.config.epochs
+            updates = [self.update(batch.rollout, advantages, rows) for rows in passes]
             row = self._row(batch, advantages, updates)
+            if self.critic is not None:
+                row |= self.critic.update(batch.rollout, passes)
         self.folder.append(row, {"step": self.step, **self.clock.take(), "total": time.perf_counter() - began})
         self._look(row)
         if self.on_step is not None:
@@ -247,7 +251,7 @@ class Trainer:
             "controller": self.controller.state_dict(),
         }
         self.folder.sync()
-        checkpoint.save(self.folder.checkpoints, self.step, self.policy.model, self.optimizer, state)
+        checkpoint.save(self.folder.checkpoints, self.step, self.policy.model, self.optimizer, state, self.critic)
 
     @contextmanager
     def _interruptible(self) -> Iterator[None]:
@@ -268,13 +272,22 @@ class Trainer:
             signal.signal(signal.SIGINT, before)
 
     def _restore(self) -> None:
-        found = checkpoint.load(self.folder.checkpoints)
+        found = checkpoint.load(self.folder.checkpoints, critic=self.critic is not None)
         checkpoint.restore_model(self.policy.model, found.model)
         checkpoint.restore_optimizer(self.optimizer, found.optimizer)
+        if self.critic is not None:
+            checkpoint.restore_model(self.critic.model, found.critic)
+            checkpoint.restore_optimizer(self.critic.optimizer, found.critic_optimizer)
         self.step, self.counts = found.step, dict(found.state["counts"])
         self.without_signal = found.state["without_signal"]
         self.controller.load_state_dict(found.state["controller"])
         self.folder.trim(self.step)
+
+    def _critic(self) -> Critic | None:
+        if self.method.critic is None:
+            return None
+        lr, limit = self.config.critic_lr or 5 * self.config.lr, self.config.max_grad_norm
+        return self.method.critic(self.policy, lr=lr, micro_batch=self.config.micro_batch, max_grad_norm=limit)
 
     def _reference(self) -> CausalLM | None:
         """The frozen initial policy, kept in the run's folder so that a resumed run has the same one."""
@@ -313,7 +326,8 @@ class Trainer:
         }
 
     def _look(self, row: Mapping[str, float]) -> None:
-        self.without_signal = self.without_signal + 1 if row["dead_groups"] == 1 else 0
+        silent = row["dead_groups"] == 1 and self.critic is None  # a critic needs no difference within a group
+        self.without_signal = self.without_signal + 1 if silent else 0
         if self.without_signal == PATIENCE:
             self._warn(
                 f"no group had two different rewards for {PATIENCE} iterations: nothing is learnt. Mean reward "
