@@ -28,6 +28,8 @@ MUTANTS = [
     ("dual clip at 1 + c", "sppo", f"{CRITIC}.sppo", "eps_high, ratio_cap)", "eps_high, 1 + ratio_cap)", "loops"),
     ("ratio of the prefix", "sppo", f"{CRITIC}.sppo", "= log_ratio(logp, logp_old, mask)",
      "= log_ratio(logp, logp_old, mask).cumsum(1)", "loops"),
+    ("neighbouring ids are one group", "click", f"{PAIRS}.same_group", "group_ids.unsqueeze(1) == group_ids",
+     "(group_ids.unsqueeze(1) - group_ids).abs() < 2", "group names"),
     ("far tokens learn", "conspo", f"{PAIRS}.log_pi", "with_value(promote(logp), log_ratio(logp, logp_old, mask))",
      "promote(logp)", "limit"),
 ]  # fmt: skip
