@@ -199,8 +199,10 @@ def test_a_large_tree_is_no_matrix():
 def test_on_policy_every_method_follows_the_truth(name):
     """With population advantages and a plain sum over tokens, times the method's weight on-policy."""
     row = METHODS[name]
-    if not row.separable or "group_ids" in row.needs:
-        pytest.skip("couples responses: there is no population of one")
+    if not row.separable or row.fields is not None:
+        with pytest.raises(moments.Coupled, match="take a group"):
+            moments.of(HERE, row)
+        return
     found = moments.of(HERE, row, normalize=sequence_sum)
     assert close(found.mean, WEIGHT.get(name, 1.0) * HERE.truth)
 

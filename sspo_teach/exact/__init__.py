@@ -3,6 +3,7 @@ sampled. ``problem`` has the truth and the drifts, ``moments`` what a method doe
 ``measures`` the comparison, ``decompose`` what comes from which part of a method, ``sweep`` the tables.
 """
 
+from sspo_teach.exact.measures import compare, ideal_weights, parts
 from sspo_teach.exact.moments import (
     Draws,
     Moments,
@@ -21,12 +22,15 @@ __all__ = [
     "Moments",
     "Problem",
     "coefficients",
+    "compare",
     "drifted",
     "enumerated",
     "expected",
     "group_draws",
+    "ideal_weights",
     "kl",
     "monte_carlo",
+    "parts",
     "population_draws",
     "problem",
     "sequence_is",

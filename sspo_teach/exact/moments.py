@@ -53,6 +53,7 @@ class Draws:
         alpha: (J,) expected f · slots.
         beta: (J,) expected f² · slots.
         cross: (J, J) expected f² · ordered pairs of different slots.
+        slots: (J,) the chance that a slot holds the pair; sums to 1.
         counts: the counts that the normalizer gets.
     """
 
@@ -63,12 +64,18 @@ class Draws:
     alpha: Tensor
     beta: Tensor
     cross: Tensor
+    slots: Tensor
     counts: Mapping[str, float | Tensor]
 
     @property
     def share(self) -> Tensor:
         """(n,) the factor of a row's x in the expected gradient."""
         return self.alpha[self.pair] * self.weight
+
+    @property
+    def chance(self) -> Tensor:
+        """(n,) the chance of a row, response and advantage; sums to 1."""
+        return self.slots[self.pair] * self.weight
 
 
 @dataclass(frozen=True)
@@ -98,7 +105,7 @@ def population_draws(here: Problem, *, standardised: bool = False) -> Draws:
     tokens = (chance * tree.lengths).sum()  # as a tensor: a float would become a float32
     rows = torch.arange(tree.size)
     counts: dict[str, float | Tensor] = {"responses": 1.0, "tokens": tokens}
-    return Draws(rows, gap.unsqueeze(1), chance, torch.zeros_like(rows), one, one, one.new_zeros(1, 1), counts)
+    return Draws(rows, gap.unsqueeze(1), chance, torch.zeros_like(rows), one, one, one.new_zeros(1, 1), one, counts)
 
 
 def group_draws(here: Problem, method: Method, group: int, *, normalize: Normalizer | None = None) -> Draws:
@@ -126,6 +133,7 @@ def group_draws(here: Problem, method: Method, group: int, *, normalize: Normali
         alpha=torch.cat([part.alpha for part in parts]) * share,
         beta=torch.cat([part.beta for part in parts]) * share,
         cross=torch.block_diag(*[part.cross for part in parts]) * share,
+        slots=torch.cat([part.slots for part in parts]) * share,
         counts=parts[0].counts,
     )
 
@@ -180,6 +188,8 @@ def of(
 ) -> Moments:
     """The moments of a method: population advantages for ``group=0``, else groups, coupled ones by enumeration."""
     if not group:
+        if not method.separable or method.fields is not None:
+            raise Coupled(f"{name_of(method.objective)} couples responses, so none is a draw of its own: take a group")
         draws = population_draws(here, standardised=standardised)
     else:
         try:
@@ -349,6 +359,7 @@ def _draws_of_prompt(here: Problem, method: Method, group: int, prompt: int, by_
         )
     f = 1 / classes[slots, 1].sum(1) if by_tokens else torch.ones_like(chance)
     alpha, beta, cross = _slot_sums(pair.view_as(slots), chance, f, len(pairs))
+    each = chance.new_zeros(len(pairs)).index_add(0, pair, chance.repeat_interleave(group) / group)
     members = [(member == c).nonzero().squeeze(1) for c in range(len(classes))]
     inside = [members[int(c)] for c in pairs[:, 0]]
     size = torch.tensor([len(i) for i in inside])
@@ -357,7 +368,7 @@ def _draws_of_prompt(here: Problem, method: Method, group: int, prompt: int, by_
     response, number = torch.cat(inside), torch.arange(len(pairs)).repeat_interleave(size)
     counts: dict[str, float | Tensor] = {"responses": float(group), "tokens": 1.0}
     weight = here.chances[rows][response] / q[member[response]]
-    return Draws(rows[response], pairs[number, 1:], weight, number, alpha, beta, cross, counts)
+    return Draws(rows[response], pairs[number, 1:], weight, number, alpha, beta, cross, each, counts)
 
 
 def _slot_sums(pair: Tensor, chance: Tensor, f: Tensor, pairs: int) -> tuple[Tensor, Tensor, Tensor]:
