@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 import torch
+from exceptions import LAWS, WEIGHT
 
 from sspo_teach import METHODS, gates
 from sspo_teach.catalog import Method
@@ -25,9 +26,10 @@ from sspo_teach.types import Verified
 HERE = problem(letters=2, length=3, prompts=2, levels=3, solved=0.6, seed=3)
 TINY = problem(letters=2, length=2, prompts=2, levels=3, solved=0.6, seed=1)
 FAR = drifted(HERE, "random", 0.2)
-NAMES = [name for name, row in METHODS.items() if row.critic is None]
-WEIGHT = {"pspo": 0.9}
-"""On-policy weight of a method where it is not 1."""
+RANDOM = {"clip_cov"}
+"""Draw at random within a step: there is nothing to enumerate."""
+
+NAMES = [name for name, row in METHODS.items() if row.critic is None and name not in RANDOM]
 
 
 def close(a, b, tolerance=1e-12):
@@ -180,7 +182,6 @@ def test_exact_and_monte_carlo_agree(name, kind):
     assert ((sampled.along.mean(0) - ways @ exact.mean).abs() < 4 * error).all()
     second = exact.trace + exact.mean.square().sum()
     assert (sampled.norms.mean() - second).abs() < 4 * sampled.norms.std() / 20
-    assert ((sampled.mean - exact.mean).abs() <= 5 * sampled.standard_error + 1e-12).all()
     assert (error > 0).all()
 
 
@@ -203,8 +204,24 @@ def test_on_policy_every_method_follows_the_truth(name):
         with pytest.raises(moments.Coupled, match="take a group"):
             moments.of(HERE, row)
         return
-    found = moments.of(HERE, row, normalize=sequence_sum)
-    assert close(found.mean, WEIGHT.get(name, 1.0) * HERE.truth)
+    found = moments.of(HERE, row, normalize=sequence_sum).mean
+    if "on-policy" in LAWS.get(name, {}):
+        assert (found - HERE.truth).norm() > 0.1 * HERE.truth.norm()
+    else:
+        assert close(found, {"pspo": 0.9, **WEIGHT}.get(name, 1.0) * HERE.truth)
+
+
+@pytest.mark.skipif("fspo" not in METHODS, reason="no such row")
+def test_a_product_carries_the_length_by_itself():
+    """FSPO under its own response mean: the gradient of Π ρ is that of the whole response."""
+    assert close(moments.of(HERE, METHODS["fspo"]).mean, HERE.truth)
+
+
+@pytest.mark.parametrize("name", sorted(RANDOM & set(METHODS)))
+def test_chance_within_a_step_is_sampled_and_not_enumerated(name):
+    with pytest.raises(ValueError, match="clip_cov draws at random within a step: use monte_carlo"):
+        moments.of(TINY, METHODS[name], 2)
+    assert moments.monte_carlo(TINY, METHODS[name], 2, groups=50).norms.mean() > 0
 
 
 @pytest.mark.parametrize("group", [2, 3, 4])

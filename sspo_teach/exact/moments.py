@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from sspo_teach.catalog import Method
 from sspo_teach.credit import credit
@@ -204,7 +204,8 @@ def enumerated(
 ) -> Moments:
     """The same by going through every group: for methods that couple responses, and to check the rest.
 
-    Groups that differ in order alone are taken once.
+    Groups that differ in order alone are taken once, unless the method computes fields on them, where ties may fall by
+    place.
 
     Raises:
         ValueError: more than two million ordered groups, or an objective that draws at random.
@@ -277,7 +278,7 @@ def monte_carlo(
 ) -> Sampled:
     """Sample groups and train on each, as a trainer would; shares no formula with ``expected``.
 
-    A group drawn again, in whatever order, is counted again and not computed again.
+    A group drawn again, in whatever order, is counted again and not computed again, unless fields may see the order.
 
     ``directions`` (k, D) are looked along; none is the truth.
     """
@@ -288,11 +289,14 @@ def monte_carlo(
     for prompt in torch.randint(tree.prompts, (groups,), generator=generator).tolist():
         chances = here.chances[prompt * tree.responses : (prompt + 1) * tree.responses]
         rows = torch.multinomial(chances, group, replacement=True, generator=generator)
-        drawn.append(rows.sort().values + prompt * tree.responses)
+        drawn.append((rows.sort().values if method.fields is None else rows) + prompt * tree.responses)
     total, square = torch.zeros_like(here.truth), torch.zeros_like(here.truth)
     norms, along = [], []
-    for rows, times in zip(*torch.unique(torch.stack(drawn), dim=0, return_counts=True), strict=True):
-        g = here.new.combine(tree.sums(_group_credit(here, method, rows, normalize), rows))
+    all_rows, counts = torch.stack(drawn), torch.ones(groups, dtype=torch.int64)
+    if method.fields is None:
+        all_rows, counts = torch.unique(all_rows, dim=0, return_counts=True)
+    for rows, times in zip(all_rows, counts, strict=True):
+        g = here.new.combine(tree.sums(_group_credit(here, method, rows, normalize, generator), rows))
         total, square = total + times * g, square + times * g.square()
         norms.append(g.square().sum().expand(int(times)))
         along.append((ways @ g).expand(int(times), -1))
@@ -406,37 +410,47 @@ def _from_branches(here: Problem, x: Tensor) -> Tensor:
 def _all_groups(
     here: Problem, method: Method, group: int, normalize: Normalizer | None
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Chances (c,) and credit of branches (c, N·V) of every multiset of responses, some at a time."""
+    """Chances (c,) and credit of branches (c, N·V) of every group, some at a time."""
     tree = here.tree
     for prompt in range(tree.prompts):
-        slots = torch.combinations(torch.arange(tree.responses), group, with_replacement=True) + prompt * tree.responses
-        chance = here.chances[slots].prod(1) * math.factorial(group) / _repeats(slots) / tree.prompts
+        first = torch.arange(tree.responses) + prompt * tree.responses
+        if method.fields is None:
+            slots = torch.combinations(first, group, with_replacement=True)
+            orders = math.factorial(group) / _repeats(slots)
+        else:
+            slots = torch.cartesian_prod(*[first] * group)
+            orders = torch.ones(len(slots), dtype=torch.float64)
+        chance = here.chances[slots].prod(1) * orders / tree.prompts
         for some in torch.arange(len(slots)).split(1024):
             credits = [_group_credit(here, method, slots[i], normalize) for i in some.tolist()]
             tables = [tree.sums(c, slots[i]).flatten() for c, i in zip(credits, some.tolist(), strict=True)]
             yield chance[some], torch.stack(tables)
 
 
-def _group_credit(here: Problem, method: Method, rows: Tensor, normalize: Normalizer | None) -> Tensor:
+def _group_credit(
+    here: Problem, method: Method, rows: Tensor, normalize: Normalizer | None, generator: Generator | None = None
+) -> Tensor:
     """The credit (G, T) of one group, trained as a batch of its own."""
     batch = rollout(here, rows, torch.zeros_like(rows))
     advantage = method.advantage(batch)
-    numbers = _numbers(here, method, batch, rows, advantage)
+    numbers = _numbers(here, method, batch, rows, advantage, generator)
     if normalize is not None or method.normalizer is not None:
         numbers["normalize"] = normalize or normalizer_of(method, here)
     return credit_of(here, method, rows, advantage, **numbers)
 
 
-def _numbers(here: Problem, method: Method, batch: Rollout, rows: Tensor, advantage: Tensor) -> dict[str, Any]:
-    """The extra fields that the objective needs, and its controller's first numbers."""
+def _numbers(
+    here: Problem, method: Method, batch: Rollout, rows: Tensor, advantage: Tensor, generator: Generator | None = None
+) -> dict[str, Any]:
+    """The extra fields that the objective needs, and its controller's first numbers; no generator allows no chance."""
     numbers: dict[str, Any] = dict(method.controller().hyper())
     made: Mapping[str, Tensor] = {}
     if method.fields is not None:
-        generator = torch.Generator().manual_seed(0)
-        before = generator.get_state()
-        made = method.fields(batch, advantage, here.logp[rows], generator)
-        if not torch.equal(before, generator.get_state()):
-            raise ValueError(f"{name_of(method.objective)} draws at random within a step: use monte_carlo of a trainer")
+        chance = generator or torch.Generator().manual_seed(0)
+        before = chance.get_state()
+        made = method.fields(batch, advantage, here.logp[rows], chance)
+        if generator is None and not torch.equal(before, chance.get_state()):
+            raise ValueError(f"{name_of(method.objective)} draws at random within a step: use monte_carlo")
     for need in method.needs:
         value = made.get(need, getattr(batch, need, None))
         if value is None:
