@@ -29,6 +29,22 @@ FAR = drifted(HERE, "random", 0.2)
 RANDOM = {"clip_cov"}
 """Draw at random within a step: there is nothing to enumerate."""
 
+COUPLED = [name for name, row in METHODS.items() if not row.separable or row.fields is not None]
+SAMPLED = [
+    "reinforce",
+    "rloo",
+    "grpo",
+    "dr_grpo",
+    "dapo",
+    "cispo",
+    "gspo",
+    "gmpo",
+    "sapo",
+    "sspo",
+    "gepo",
+    "ctpo",
+    "vespo",
+]
 NAMES = [name for name, row in METHODS.items() if row.critic is None and name not in RANDOM]
 
 
@@ -145,7 +161,7 @@ def test_classes_give_what_all_ordered_groups_give(name, group):
     assert close(moments.covariance(here, found), covariance)
 
 
-@pytest.mark.parametrize(("name", "group"), [*((name, 3) for name in NAMES), ("dapo", 4)])
+@pytest.mark.parametrize(("name", "group"), [*((name, 3) for name in NAMES if name not in COUPLED), ("dapo", 4)])
 def test_classes_and_enumeration_agree(name, group):
     here, row = drifted(TINY, "gradient", 0.1), METHODS[name]
     a, b = moments.of(here, row, group, spread=True), moments.enumerated(here, row, group, spread=True)
@@ -170,7 +186,7 @@ def test_population_is_one_pass_over_responses(standardised):
     assert moments.covariance(here, found).trace().item() == pytest.approx(found.trace, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SAMPLED)
 @pytest.mark.parametrize("kind", ["random", "outlier", "precision"])
 def test_exact_and_monte_carlo_agree(name, kind):
     """Within 4 standard errors, along the truth, along a random direction, and in the second moment."""
