@@ -1,4 +1,4 @@
-"""The command line: ``sspo-teach train | compare | evaluate | methods | audit``."""
+"""The command line: ``sspo-teach train | compare | evaluate | exact | methods | audit``."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ Soft Sequence Policy Optimization and its family, from a bandit to a real langua
   train      train a policy with one method on one task; SSPO on arithmetic if you say nothing
   compare    the same start and budget for several methods and seeds, in one figure
   evaluate   judge a finished run on held-out problems
+  exact      bias and noise of methods on a problem whose every response is written down
   methods    the table of methods: parts, weight, numbers, where each formula was read
   audit      put a method on trial: its laws, and its gradient against differences of its loss
 
@@ -63,6 +64,34 @@ class EvaluateConfig:
     """How many held-out problems; 0 takes the run's own number."""
     seed: int = 0
     """Of the sampled answers."""
+
+
+@dataclass(frozen=True)
+class ExactConfig:
+    """Bias and noise of methods' gradients as the policies drift apart, by sums over all responses."""
+
+    methods: str = "sequence_is,reinforce,rloo,grpo,dapo,cispo,gspo,gmpo,sapo,sspo"
+    """Rows of `sspo-teach methods`, with presets if you like, and commas; sequence_is is the yardstick; or `all`."""
+    drift: str = "random"
+    """How the sampler parts from the learner: random, gradient, temperature, outlier, precision; commas; or `all`."""
+    distances: str = "0,0.01,0.03,0.1,0.3,1"
+    """KL(old ‖ new) in nats per response, separated by commas."""
+    group: int = 4
+    """Responses per prompt; 0 takes advantages of the whole population."""
+    batch: int = 64
+    """Groups in a batch, for the mean squared error."""
+    letters: int = 3
+    """Letters of the vocabulary, beside EOS."""
+    length: int = 4
+    """Longest response in tokens."""
+    prompts: int = 2
+    """Prompts, each with a table of its own."""
+    levels: int = 2
+    """Different rewards between 0 and 1."""
+    seed: int = 0
+    """Of logits, rewards and directions."""
+    out: str = "runs/exact"
+    """Folder of the tables and figures; what is there is replaced."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "train": train,
         "compare": compare,
         "evaluate": evaluate,
+        "exact": exact,
         "methods": methods,
         "audit": audit,
     }
@@ -244,6 +274,103 @@ def evaluate(words: list[str]) -> int:
 def _said(chosen: Preset) -> str:
     """What a preset changes, in a few words."""
     return ", ".join(word for word in (_pairs(chosen.numbers), *chosen.row) if word)
+
+
+def exact(words: list[str]) -> int:
+    """``sspo-teach exact``: tidy tables, figures, and which method erred least where."""
+    from sspo_teach.catalog import METHODS
+    from sspo_teach.exact import DRIFTS, drifted, problem, sweep
+
+    asked = tyro.cli(ExactConfig, prog="sspo-teach exact", args=words)
+    names = [sweep.YARDSTICK, *METHODS] if asked.methods == "all" else _commas(asked.methods)
+    drifts = list(DRIFTS) if asked.drift == "all" else _commas(asked.drift)
+    distances = [_number("distances", word) for word in _commas(asked.distances)]
+    for name, least in (("batch", 1), ("group", 0), ("seed", 0)):
+        if getattr(asked, name) < least:
+            raise ValueError(f"{name}={getattr(asked, name)}: must be at least {least}")
+    if not names or not drifts or not distances:
+        raise ValueError("methods, drift and distances: name at least one of each")
+    here = problem(
+        letters=asked.letters, length=asked.length, prompts=asked.prompts, levels=asked.levels, seed=asked.seed
+    )
+    tables = sweep.sweep(
+        here, names, drifts=drifts, distances=distances, group=asked.group, batch=asked.batch, seed=asked.seed
+    )
+    skipped = dict.fromkeys(f"{name}: {why}" for name, _, _, why in tables.skipped)
+    if not tables.summary:
+        raise ValueError(f"nothing was left to compare; {next(iter(skipped))}")
+    for reason in skipped:
+        print(f"left out: {reason}")
+    folder = Path(asked.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    verdicts = sweep.verdicts(tables.summary)
+    middle = sorted(distances)[len(distances) // 2]
+    try:
+        grid = sweep.grid_table(drifted(here, drifts[0], middle, seed=asked.seed), group=asked.group, batch=asked.batch)
+    except ValueError:  # the drift ends before that distance
+        grid = []
+    files = {
+        "summary": tables.summary,
+        "parts": tables.parts,
+        "eigenvalues": tables.eigenvalues,
+        "grid": grid,
+        "verdicts": verdicts,
+    }
+    for name, rows in files.items():
+        sweep.write(folder / f"{name}.csv", rows)
+    figures = _exact_figures(folder, here, tables.summary, asked, middle)
+    groups = f"groups of {asked.group}" if asked.group else "advantages of the population"
+    print(f"{here.tree.size} responses to {here.tree.prompts} prompts, J = {here.value:.3f}, {groups}")
+    print(f"{'drift':<12}{'KL':>6}{'groups':>8}  least error of a step (0 exact, 1 none)")
+    for row in verdicts:
+        near = ", ".join(row["near"][:4]) + (", …" if len(row["near"]) > 4 else "")
+        beside = f"; within a tenth: {near}" if near else ""
+        print(f"{row['drift']:<12}{row['distance']:>6g}{row['batch']:>8}  {row['best']} {row['error']:.3f}{beside}")
+    print(*sweep.LIMITS, sep="\n")
+    print(f"tables and figures: {folder} ({', '.join([*(f'{name}.csv' for name in files), *figures])})")
+    return 0
+
+
+def _exact_figures(folder: Path, here: Any, summary: Sequence[Mapping[str, Any]], asked: ExactConfig, at: float):
+    """Draw every figure of ``exact``; the names of the files."""
+    import torch
+
+    from sspo_teach import plotting
+    from sspo_teach.exact import decompose, drifted, sweep
+
+    figures = {}
+    for drift in dict.fromkeys(row["drift"] for row in summary):
+        rows = [row for row in summary if row["drift"] == drift]
+        figures[f"frontier-{drift}"] = plotting.frontier(rows, batch=asked.batch)
+        figures[f"cosine-{drift}"] = plotting.cosine_to_truth(rows)
+        figures[f"removed-{drift}"] = plotting.removed_signal(rows)
+        title = f"Which gate when: error of one step, drift {drift}"
+        figures[f"which-gate-{drift}"] = plotting.which_gate(rows, sweep.BATCHES, title=title, limits=sweep.LIMITS)
+        if any(row["distance"] == at for row in rows):
+            far = drifted(here, drift, at, seed=asked.seed)
+            ratios = (far.logp - far.logp_old)[far.tree.mask].exp()
+            often = far.chances.unsqueeze(1).expand(far.logp.shape)[far.tree.mask]
+            z = torch.linspace(-2.5, 2.5, 401, dtype=torch.float64)
+            lines = {
+                gate: {name: curve.numpy() for name, curve in decompose.curves(gate, z).items()}
+                for gate in decompose.GATES
+            }
+            figures[f"curves-{drift}"] = plotting.coefficient_curves(z.numpy(), lines, ratios.numpy(), often.numpy())
+    return [plotting.save(figure, folder / f"{name}.png").name for name, figure in figures.items()]
+
+
+def _commas(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def _number(name: str, word: str) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = float("nan")
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{name}: {word!r} is no distance; write numbers from 0 on, e.g. {name} 0,0.1,1")
+    return value
 
 
 def methods(words: list[str]) -> int:

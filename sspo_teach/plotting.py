@@ -14,6 +14,12 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 # Okabe & Ito's palette: told apart by readers with any colour vision
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINES = ("-", "--", ":")  # for the methods that no colour is left for
+SIDES = {
+    "positive": "A > 0",
+    "negative": "A < 0",
+    "corrective": "on the way back to ρ = 1",
+    "extending": "on the way out",
+}
 WAYS = {"greedy": "greedy", "sampled": "sampled (T = {temperature:g})"}
 
 
@@ -92,15 +98,135 @@ def comparison(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> Fig
     figure = Figure(figsize=(9.6, 3.8), layout="constrained")
     for axes, (way, label) in zip(figure.subplots(1, 2, sharey=True), WAYS.items(), strict=True):
         for i, (name, seeds) in enumerate(runs.items()):
-            colour, line = COLOURS[i % len(COLOURS)], LINES[i // len(COLOURS) % len(LINES)]
+            look = _look(i)
             solved = [{entry["step"]: entry[way]["correct"]["share"] for entry in seed} for seed in seeds]
             steps = [step for step in solved[0] if all(step in seed for seed in solved)]
             shares = np.array([[seed[step] for step in steps] for seed in solved])
-            axes.plot(steps, shares.mean(0), line, marker="o", ms=3, color=colour, label=name)
-            axes.fill_between(steps, shares.min(0), shares.max(0), color=colour, alpha=0.15, lw=0)
+            axes.plot(steps, shares.mean(0), **look, marker="o", ms=3, label=name)
+            axes.fill_between(steps, shares.min(0), shares.max(0), color=look["color"], alpha=0.15, lw=0)
         n = len(next(iter(runs.values())))
         _share_axis(axes, "held-out problems solved")
         axes.set_title(label.format(temperature=1.0) + f", mean and range of {n} seeds", fontsize="medium", loc="left")
+    return figure
+
+
+def frontier(rows: Sequence[Mapping[str, Any]], *, batch: int) -> Figure:
+    """Bias against noise as the policies drift apart: one curve per method, its points marked with KL(old ‖ new).
+
+    Args:
+        rows: of one drift, with method, kl, bias_scaled and trace_scaled; a method's in the order of its distances.
+        batch: groups in a batch; noise is √(trace/batch).
+    """
+    figure = Figure(figsize=(7.6, 5.2), layout="constrained")
+    axes = figure.subplots()
+    for i, (name, own) in enumerate(_by_method(rows).items()):
+        noise = [(row["trace_scaled"] / batch) ** 0.5 for row in own]
+        bias = [row["bias_scaled"] for row in own]
+        axes.plot(noise, bias, **_look(i), marker="o", ms=3, label=name)
+        axes.annotate(f"{own[-1]['kl']:.2g}", (noise[-1], bias[-1]), fontsize="xx-small", xytext=(3, 3),
+                      textcoords="offset points")  # fmt: skip
+    axes.set(xscale="log", ylabel="bias of the direction, relative to |∇J|")
+    axes.set_xlabel(f"noise of {batch} groups, relative to |∇J|; the number at a curve's end is KL(old ‖ new)")
+    return _finished(figure, axes)
+
+
+def cosine_to_truth(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """Cosine of E[ĝ] with ∇J against KL(old ‖ new); one curve per method, rows as in ``frontier`` with cosine."""
+    figure = Figure(figsize=(7.6, 4.4), layout="constrained")
+    axes = figure.subplots()
+    for i, (name, own) in enumerate(_by_method(rows).items()):
+        axes.plot([row["kl"] for row in own], [row["cosine"] for row in own], **_look(i), marker="o", ms=3, label=name)
+    _kl_axis(axes, rows)
+    axes.set_ylabel("cosine of the mean gradient with the truth")
+    return _finished(figure, axes)
+
+
+def removed_signal(rows: Sequence[Mapping[str, Any]]) -> Figure:
+    """What a method takes of |A|ρ, by sign and side, against KL(old ‖ new); rows with removed_positive and so on."""
+    figure = Figure(figsize=(9.6, 6.4), layout="constrained")
+    for axes, side in zip(figure.subplots(2, 2, sharex=True, sharey=True).flat, SIDES, strict=True):
+        for i, (name, own) in enumerate(_by_method(rows).items()):
+            known = [row for row in own if f"removed_{side}" in row]
+            axes.plot([row["kl"] for row in known], [row[f"removed_{side}"] for row in known], **_look(i), label=name)
+        axes.axhline(0, color="0.8", lw=0.8, zorder=0)
+        axes.set_title(f"{side}: {SIDES[side]}", fontsize="small", loc="left")
+        axes.set_ylabel("share removed")
+        _kl_axis(axes, rows)
+        axes.spines[["top", "right"]].set_visible(False)
+    handles, names = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside right upper", frameon=False, fontsize="small")
+    return figure
+
+
+def coefficient_curves(
+    log_ratio: np.ndarray,
+    curves: Mapping[str, Mapping[str, np.ndarray]],
+    ratios: np.ndarray,
+    weights: np.ndarray,
+) -> Figure:
+    """f, f', ρf' and S·ρℓ' of each gate over ρ, above the ratios that occur.
+
+    Args:
+        log_ratio: (n,) where the curves are taken.
+        curves: gate → curve → (n,).
+        ratios: (m,) ratios of a problem or a run.
+        weights: (m,) how often each occurs.
+    """
+    kinds = list(next(iter(curves.values())))
+    figure = Figure(figsize=(3.2 * len(kinds), 4.8), layout="constrained")
+    above, below = figure.subplots(2, len(kinds), sharex=True, height_ratios=[3, 1])
+    x = np.exp(log_ratio)
+    for column, kind in enumerate(kinds):
+        for i, (gate, own) in enumerate(curves.items()):
+            above[column].plot(x, own[kind], **_look(i), label=gate)
+        above[column].set_title(kind, fontsize="medium", loc="left")
+        below[column].hist(ratios, bins=np.exp(np.linspace(log_ratio[0], log_ratio[-1], 41)), weights=weights,
+                           color="0.7")  # fmt: skip
+        below[column].set(xscale="log", xlabel="ratio ρ", yticks=[])
+        for axes in (above[column], below[column]):
+            axes.axvline(1, color="0.85", lw=0.8, zorder=0)
+            axes.spines[["top", "right"]].set_visible(False)
+    below[0].set_ylabel("tokens")
+    handles, names = above[0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside lower center", ncols=len(curves), frameon=False, fontsize="small")
+    return figure
+
+
+def which_gate(
+    rows: Sequence[Mapping[str, Any]], batches: Sequence[int], *, title: str = "", limits: Sequence[str] = ()
+) -> Figure:
+    """One page: error of each method (row) at each distance (column) for each batch size, the least one framed.
+
+    Args:
+        rows: of one drift, with method, distance and mse_scaled_<batch>.
+        batches: one panel each.
+        title: of the page.
+        limits: what the page cannot say, printed beneath.
+    """
+    methods = list(_by_method(rows))
+    distances = list(dict.fromkeys(row["distance"] for row in rows))
+    figure = Figure(figsize=(4.2 * len(batches) + 1.6, 2.6 + 0.24 * len(methods)), layout="constrained")
+    panels = np.atleast_1d(figure.subplots(1, len(batches), sharey=True))
+    for axes, batch in zip(panels, batches, strict=True):
+        error = np.full((len(methods), len(distances)), np.nan)
+        for row in rows:
+            error[methods.index(row["method"]), distances.index(row["distance"])] = row[f"mse_scaled_{batch}"]
+        image = axes.imshow(error, cmap="viridis_r", vmin=0, vmax=1, aspect="auto")
+        for j, column in enumerate(error.T):
+            for i, value in enumerate(column):
+                best = value == np.nanmin(column)
+                frame = {"boxstyle": "square,pad=0.15", "fill": False, "ec": COLOURS[1]} if best else None
+                colour = "white" if value > 0.55 else "black"
+                axes.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize="x-small", color=colour, bbox=frame)
+        axes.set_title(f"{batch} groups", fontsize="medium", loc="left")
+        axes.set_xticks(range(len(distances)), [f"{distance:g}" for distance in distances])
+        axes.set_yticks(range(len(methods)), methods, fontsize="small")
+        axes.set_xlabel("KL(old ‖ new)")
+    figure.colorbar(image, ax=panels, label="error of the step, 0 exact, 1 none", shrink=0.8)
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+    if limits:
+        figure.supxlabel("\n".join(limits), x=0.01, ha="left", fontsize="x-small", color="0.3")
     return figure
 
 
@@ -109,6 +235,29 @@ def save(figure: Figure, path: str | Path) -> Path:
     path = Path(path)
     figure.savefig(path, dpi=144)
     return path
+
+
+def _look(i: int) -> dict[str, Any]:
+    return {"color": COLOURS[i % len(COLOURS)], "ls": LINES[i // len(COLOURS) % len(LINES)]}
+
+
+def _by_method(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    return {name: [row for row in rows if row["method"] == name] for name in dict.fromkeys(r["method"] for r in rows)}
+
+
+def _kl_axis(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:
+    least = min((row["kl"] for row in rows if row["kl"] > 1e-9), default=1.0)
+    axes.set_xscale("symlog", linthresh=least)
+    ticks = sorted({0.0 if row["kl"] < 1e-9 else float(f"{row['kl']:.3g}") for row in rows})
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("KL(old ‖ new), nats per response")
+
+
+def _finished(figure: Figure, axes: Axes) -> Figure:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
 
 
 def _share_axis(axes: Axes, label: str) -> None:

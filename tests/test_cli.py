@@ -111,6 +111,17 @@ MISTAKES = {
     "evaluate broken": "config.json is not JSON",
     "evaluate wrong": "config.json holds a value of the wrong kind",
     "evaluate unfinished": "holds no checkpoint",
+    "exact --methods spso": "unknown method: 'spso'; did you mean 'sspo'?",
+    "exact --drift randm": "unknown drift: 'randm'; did you mean 'random'?",
+    "exact --distances 0,x": "distances: 'x' is no distance",
+    "exact --distances 0,-1": "distances: '-1' is no distance",
+    "exact --group 1": "group=1: a group has 2 responses or more",
+    "exact --group -1": "group=-1: must be at least 0",
+    "exact --batch 0": "batch=0: must be at least 1",
+    "exact --methods ,": "name at least one of each",
+    "exact --letters 0": "letters=0: must be at least 1",
+    "exact --levels 1": "levels=1: must be at least 2",
+    "exact --length 30": "more than 200000: take fewer letters",
     "methods spso": "unknown method: 'spso'; did you mean 'sspo'?",
     "audit spso": "unknown method: 'spso'; did you mean 'sspo'?",
     "audit sspo:gate-studi": "unknown preset of sspo: 'gate-studi'; did you mean 'gate-study'?",
@@ -204,6 +215,7 @@ def test_every_field_has_its_line():
         ("compare", [Config, cli.CompareConfig]),
         ("evaluate", [cli.EvaluateConfig]),
         ("audit", [cli.AuditConfig]),
+        ("exact", [cli.ExactConfig]),
     ],
 )
 def test_help_explains_every_option(command, kinds, capsys, monkeypatch):
@@ -232,7 +244,8 @@ def test_help_of_all(capsys):
     for words in ([], ["-h"], ["--help"]):
         assert status(words) == 0
         out = capsys.readouterr().out
-        assert all(f"\n  {command} " in out for command in ("train", "compare", "evaluate", "methods", "audit"))
+        names = ("train", "compare", "evaluate", "exact", "methods", "audit")
+        assert all(f"\n  {command} " in out for command in names)
 
 
 def test_methods_shows_every_row(capsys):
@@ -387,6 +400,28 @@ def test_compare_writes_its_table_and_figure(tmp_path, capsys):
     assert status(words) == 0  # again: the runs are there and are taken as they are
     assert json.loads((tmp_path / "cmp" / "comparison.json").read_text()) == runs
     assert len(before) == 4
+
+
+def test_exact_writes_tidy_tables_and_figures(tmp_path, capsys):
+    words = "exact --methods sequence_is,sspo,dapo --drift random,outlier --distances 0,0.1,9 --letters 2 --length 3"
+    assert status([*words.split(), "--group", "2", "--out", "lab"]) == 0
+    out = capsys.readouterr().out
+    for drift in ("random", "outlier"):
+        assert f"left out: all methods: distance=9 is out of reach of the drift '{drift}'" in out
+    assert "a table of softmaxes is no language model" in out
+    lab = tmp_path / "lab"
+    tables = {path.stem: list(csv.DictReader(path.open())) for path in lab.glob("*.csv")}
+    assert set(tables) == {"summary", "parts", "eigenvalues", "grid", "verdicts"}
+    places = [(row["method"], row["drift"], float(row["distance"])) for row in tables["summary"]]
+    assert len(places) == len(set(places)) == 3 * 2 * 2
+    for row in tables["summary"]:
+        assert float(row["kl"]) == pytest.approx(float(row["distance"]), rel=1e-6, abs=1e-12)
+        if row["method"] == "sequence_is":
+            assert float(row["bias"]) < 1e-9
+    assert {row["part"] for row in tables["parts"]} >= {"positive", "negative", "corrective", "extending", "length 1"}
+    assert all(f"{row['best']} {float(row['error']):.3f}" in out for row in tables["verdicts"])
+    for figure in ("frontier-random", "cosine-outlier", "removed-random", "which-gate-outlier", "curves-random"):
+        assert (lab / f"{figure}.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_a_reader_that_leaves_early_is_no_error():

@@ -80,6 +80,59 @@ def test_comparison_of_seeds_evaluated_at_other_steps_keeps_the_common_ones():
     assert mean == pytest.approx([0.1, 0.4])
 
 
+def exact_rows(*names):
+    return [
+        {"method": name, "kl": kl, "distance": kl, "bias_scaled": 0.1 * i + kl, "trace_scaled": 4.0 + kl,
+         "cosine": 1 - kl - 0.1 * i, "mse_scaled_16": 0.3 + 0.1 * i * (kl < 0.2) - 0.1 * i * (kl > 0.2),
+         **{f"removed_{side}": kl * i for side in plotting.SIDES}}
+        for i, name in enumerate(names)
+        for kl in (0.0, 0.1, 0.5)
+    ]  # fmt: skip
+
+
+def test_frontier_draws_noise_and_bias():
+    axes = plotting.frontier(exact_rows("grpo", "sspo"), batch=4).axes[0]
+    noise, bias = lines(axes)["sspo"]
+    assert noise == pytest.approx([1, (4.1 / 4) ** 0.5, (4.5 / 4) ** 0.5])
+    assert bias == pytest.approx([0.1, 0.2, 0.6])
+    assert [text.get_text() for text in axes.texts] == ["0.5", "0.5"]
+
+
+def test_cosine_and_removed_signal_are_drawn_over_the_distance():
+    axes = plotting.cosine_to_truth(exact_rows("grpo", "sspo")).axes[0]
+    assert lines(axes)["sspo"] == ([0, 0.1, 0.5], pytest.approx([0.9, 0.8, 0.4]))
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "0.1", "0.5"]
+    rows = exact_rows("grpo", "sspo")
+    del rows[-1]["removed_positive"]  # a method that was enumerated has no weights
+    panels = plotting.removed_signal(rows).axes
+    assert [axes.get_title(loc="left").split(":")[0] for axes in panels] == list(plotting.SIDES)
+    assert lines(panels[0])["sspo"] == ([0, 0.1], [0, 0.1])
+    assert lines(panels[3])["sspo"] == ([0, 0.1, 0.5], [0, 0.1, 0.5])
+
+
+def test_coefficient_curves_stand_above_the_ratios():
+    z = np.linspace(-1, 1, 5)
+    curves = {"none": {"f": np.exp(z), "f'": np.ones(5)}, "gate": {"f": np.tanh(z), "f'": 1 - np.tanh(z) ** 2}}
+    figure = plotting.coefficient_curves(z, curves, np.array([0.5, 1.0, 1.0]), np.array([1.0, 2.0, 3.0]))
+    above = figure.axes[0]
+    assert lines(above)["gate"][1] == pytest.approx(np.tanh(z))
+    assert lines(above)["gate"][0] == pytest.approx(np.exp(z))
+    below = figure.axes[2]
+    assert sum(bar.get_height() for bar in below.patches) == pytest.approx(6)
+
+
+def test_which_gate_frames_the_least_error_of_each_column():
+    figure = plotting.which_gate(exact_rows("grpo", "sspo"), [16], title="When", limits=["a limit", "another"])
+    cells = [(text.get_position(), text.get_text(), text.get_bbox_patch() is not None) for text in figure.axes[0].texts]
+    assert [cell for cell in cells if cell[2]] == [
+        ((0, 0), "0.30", True),
+        ((1, 0), "0.30", True),
+        ((2, 1), "0.20", True),
+    ]
+    assert len(cells) == 6
+    assert figure.get_supxlabel() == "a limit\nanother"
+
+
 def test_drawing_needs_no_screen_and_leaves_pyplot_alone(tmp_path):
     figure = plotting.learning_curve(HISTORY, EVALUATIONS)
     assert isinstance(figure, Figure)
