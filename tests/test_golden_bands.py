@@ -340,7 +340,10 @@ class TestBapo:
         assert pairs[0] == (0.6, 1.2)
         assert pairs[36] == pytest.approx((0.6, 3.0))
         assert pairs[51] == pytest.approx((0.9, 3.0))
-        assert [len(bounds.widening(*list(p.numbers.values())[1:])) for p in METHODS["bapo"].presets.values()] == [21, 10]
+        assert [len(bounds.widening(*list(p.numbers.values())[1:])) for p in METHODS["bapo"].presets.values()] == [
+            21,
+            10,
+        ]
 
     def test_which_bound_helps(self):
         """As printed, raising c_low can only lower the share, so the search's second leg works against it."""
