@@ -338,6 +338,8 @@ KNOWN: dict[str, str] = {
 def method(name: str) -> Method:
     """The row of ``name``, or of ``name:preset`` as the preset changes it; a typo is answered by the nearest name."""
     base, _, preset = name.partition(":")
+    if base in KNOWN and base not in METHODS:
+        raise ValueError(f"method {base!r} is known but not implemented: {KNOWN[base]}")
     if base not in METHODS:
         raise ValueError(unknown("method", base, METHODS))
     row = METHODS[base]
@@ -364,6 +366,11 @@ def table() -> str:
         cells = (f"`{name}`", entry["summary"], parts, entry["Weight"].rstrip("."), numbers, row.verified.value)
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
+
+
+def known() -> str:
+    """Methods without a row, and why, as a Markdown list."""
+    return "\n".join(f"- `{name}`, {reason}." for name, reason in KNOWN.items())
 
 
 def dialects() -> str:

@@ -375,7 +375,7 @@ def _number(name: str, word: str) -> float:
 
 def methods(words: list[str]) -> int:
     """``sspo-teach methods [NAME]``."""
-    from sspo_teach.catalog import METHODS, entries, method
+    from sspo_teach.catalog import KNOWN, METHODS, entries, method
 
     asked = tyro.cli(MethodsConfig, prog="sspo-teach methods", args=words)
     if asked.name:
@@ -392,7 +392,10 @@ def methods(words: list[str]) -> int:
         print(f"{name:<18}{entry['summary']}")
         print(f"{'':<18}{entry['Parts']}")
         print(f"{'':<18}{_pairs(row.numbers) or 'no numbers'}; {row.verified.value}\n")
-    print("`sspo-teach methods NAME` shows formula, weight and source.")
+    print("Known, not implemented:")
+    for name, reason in KNOWN.items():
+        print(f"{name:<18}{reason}")
+    print("\n`sspo-teach methods NAME` shows formula, weight and source.")
     return 0
 
 

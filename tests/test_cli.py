@@ -19,7 +19,7 @@ import tiny
 import torch
 
 from sspo_teach import cli
-from sspo_teach.catalog import METHODS, entries
+from sspo_teach.catalog import KNOWN, METHODS, entries
 from sspo_teach.training.config import TASK_DEFAULTS, Config
 
 SMALL = shlex.split(
@@ -251,7 +251,9 @@ def test_help_of_all(capsys):
 def test_methods_shows_every_row(capsys):
     assert status(["methods"]) == 0
     out = capsys.readouterr().out
-    assert re.findall(r"^(\w+) ", out, flags=re.MULTILINE) == list(METHODS)
+    rows, known = out.split("Known, not implemented:")
+    assert re.findall(r"^(\w+) ", rows, flags=re.MULTILINE) == list(METHODS)
+    assert re.findall(r"^(\w+) +arXiv", known, flags=re.MULTILINE) == list(KNOWN)
     for row in METHODS.values():
         assert entries(row.objective)["Parts"] in out
         assert all(f"{name}={value:g}" in out for name, value in row.numbers.items())

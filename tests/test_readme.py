@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import tyro
 
-from sspo_teach.catalog import METHODS, dialects, table
+from sspo_teach.catalog import KNOWN, METHODS, dialects, known, method, table
 from sspo_teach.cli import AuditConfig, CompareConfig, EvaluateConfig, MethodsConfig, _defaults
 from sspo_teach.training.config import Config, resolve
 
@@ -31,6 +31,18 @@ def test_the_table_is_generated():
 def test_the_table_of_dialects_is_generated():
     """To renew it: python -c "from sspo_teach.catalog import dialects; print(dialects())" between the two comments."""
     assert TEXT.split("<!-- dialects -->\n")[1].split("\n<!-- /dialects -->")[0] == dialects()
+
+
+def test_the_list_of_known_methods_is_generated():
+    """To renew it: python -c "from sspo_teach.catalog import known; print(known())" between the two comments."""
+    assert TEXT.split("<!-- known -->\n")[1].split("\n<!-- /known -->")[0] == known()
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_known_method_is_refused_with_its_reason(name):
+    assert name not in METHODS
+    with pytest.raises(ValueError, match=f"method '{name}' is known but not implemented: arXiv"):
+        method(name)
 
 
 def test_figures_and_links_exist():
