@@ -129,9 +129,9 @@ def test_killed_again_and_again_while_it_writes(undisturbed, tmp_path, seed):
 @needs_fork
 def test_killed_again_and_again_at_any_time(undisturbed, tmp_path):
     folder, rng, kills = tmp_path / "run", random.Random(0), 0
-    while killed(folder, seconds=rng.uniform(0.05, 0.8)):
+    while killed(folder, seconds=rng.uniform(0.05, 0.8) * 1.05**kills):  # a busy machine gets there too
         kills += 1
-        assert kills < 60
+        assert kills < 100
     assert differences(folder, undisturbed) == []
 
 
