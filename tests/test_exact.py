@@ -13,12 +13,11 @@ from exceptions import LAWS, WEIGHT
 
 from sspo_teach import METHODS, gates
 from sspo_teach.catalog import Method
-from sspo_teach.exact import moments
+from sspo_teach.exact import decompose, moments
 from sspo_teach.exact.problem import DRIFTS, drifted, kl, problem, sequence_is
 from sspo_teach.objectives import units
 from sspo_teach.objectives.advantages import group_centered, group_leave_one_out, normalized
 from sspo_teach.objectives.normalize import constant, response_mean, sequence_sum, token_mean
-from sspo_teach.objectives.regularizers import k1, k2, k3
 from sspo_teach.policies.tabular import Tabular, Tree
 from sspo_teach.tensors import checked, log_ratio
 from sspo_teach.types import Verified
@@ -353,19 +352,7 @@ REFERENCE = Tabular.random(HERE.tree, seed=11).table
 
 
 def kl_gradient(estimator, per):
-    """E over π_θ of the estimator's gradient, ``per`` token summed, or of the sequence's sum."""
-    tree = HERE.tree
-    u = HERE.logp - tree.read(REFERENCE)
-    if per == "sequence":
-        whole = torch.ones(tree.size, 1, dtype=torch.bool)
-        leaf = HERE.logp.sum(1, keepdim=True).requires_grad_()
-        value = estimator(leaf, leaf.detach() - u.sum(1, keepdim=True), whole)
-        (slope,) = torch.autograd.grad(value.sum(), leaf)
-        slope = slope.expand_as(u)
-    else:
-        leaf = HERE.logp.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(estimator(leaf, leaf.detach() - u, tree.mask).sum(), leaf)
-    return HERE.new.combine(tree.sums(HERE.chances.unsqueeze(1) / 2 * slope))
+    return decompose.kl_gradient(HERE, REFERENCE, estimator, per=per)
 
 
 def reverse_kl(table):
@@ -379,15 +366,15 @@ def forward_kl(table):
 
 @pytest.mark.parametrize("per", ["token", "sequence"])
 def test_k1_teaches_nothing_on_average(per):
-    assert close(kl_gradient(k1, per), 0.0)
+    assert close(kl_gradient("k1", per), 0.0)
 
 
 def test_k2_and_k3_of_the_sequence_are_reverse_and_forward_kl():
-    assert close(kl_gradient(k2, "sequence"), autograd(HERE, reverse_kl))
-    assert close(kl_gradient(k3, "sequence"), autograd(HERE, forward_kl))
+    assert close(kl_gradient("k2", "sequence"), autograd(HERE, reverse_kl))
+    assert close(kl_gradient("k3", "sequence"), autograd(HERE, forward_kl))
 
 
-@pytest.mark.parametrize(("estimator", "goal"), [(k2, reverse_kl), (k3, forward_kl)], ids=["k2", "k3"])
+@pytest.mark.parametrize(("estimator", "goal"), [("k2", reverse_kl), ("k3", forward_kl)])
 def test_per_token_the_prefix_terms_are_dropped(estimator, goal):
     """What is left is Σ over prefixes of reach · ∇ of the conditional KL (k2), and for k3 reach is π's, not π_ref's."""
     tree, truth = HERE.tree, autograd(HERE, goal)
@@ -396,18 +383,35 @@ def test_per_token_the_prefix_terms_are_dropped(estimator, goal):
     reach = tree.sums(HERE.chances.unsqueeze(1).expand_as(HERE.logp)).sum(1).detach() / 2
 
     def conditional(table):
-        p, q = (table, REFERENCE) if estimator is k2 else (REFERENCE, table)
+        p, q = (table, REFERENCE) if estimator == "k2" else (REFERENCE, table)
         return (reach * (p.exp() * (p - q)).sum(1)).sum()
 
     assert close(found, autograd(HERE, conditional))
 
 
-@pytest.mark.parametrize(("estimator", "goal"), [(k2, reverse_kl), (k3, forward_kl)], ids=["k2", "k3"])
+@pytest.mark.parametrize(("estimator", "goal"), [("k2", reverse_kl), ("k3", forward_kl)])
 def test_one_token_has_no_prefix(estimator, goal, monkeypatch):
     here = problem(letters=4, length=1, prompts=2, solved=0.5)
     monkeypatch.setitem(globals(), "HERE", here)
     monkeypatch.setitem(globals(), "REFERENCE", Tabular.random(here.tree, seed=11).table)
     assert close(kl_gradient(estimator, "token"), autograd(here, goal))
+
+
+def test_a_kl_gradient_of_unknown_words_is_refused():
+    with pytest.raises(ValueError, match="unknown KL estimator: 'k4'"):
+        kl_gradient("k4", "token")
+    with pytest.raises(ValueError, match="unknown per: 'tokens'; did you mean 'token'"):
+        kl_gradient("k2", "tokens")
+
+
+def test_correct_is_the_best_of_a_prompt():
+    rows = torch.arange(HERE.tree.size)
+    batch = moments.rollout(HERE, rows, HERE.tree.prompt)
+    for p in range(2):
+        own = HERE.tree.prompt == p
+        assert torch.equal(batch.parts["correct"][own] == 1, HERE.rewards[own] == HERE.rewards[own].max())
+    some = moments.rollout(HERE, (HERE.rewards == 0).nonzero().squeeze(1)[:2], torch.zeros(2))
+    assert some.parts["correct"].tolist() == [0, 0]  # the best of what was drawn is not the best
 
 
 def test_the_kl_of_responses_is_the_sum_of_conditional_kls():

@@ -20,6 +20,7 @@ from sspo_teach.exact.problem import Problem
 from sspo_teach.objectives import units
 from sspo_teach.objectives.advantages import group_normalized
 from sspo_teach.objectives.normalize import Normalizer, constant, response_mean, sequence_sum, token_mean
+from sspo_teach.objectives.regularizers import ESTIMATORS
 from sspo_teach.tensors import check_positive, checked, lengths, log_ratio, masked_mean, unknown
 from sspo_teach.types import Rollout, Verified
 
@@ -243,6 +244,29 @@ def normalizers(here: Problem, method: Method, group: int = 0) -> list[dict[str,
     return rows
 
 
+# --- KL terms (core.md §0.4) ---
+
+
+def kl_gradient(here: Problem, reference: Tensor, estimator: str, *, per: str = "token") -> Tensor:
+    """E over π_θ of an estimator's gradient as a loss, (D,), the mean over prompts.
+
+    ``per`` sequence takes one log-ratio of the whole response: k2 is then ∇KL(π_θ ‖ π_ref), k3 ∇KL(π_ref ‖ π_θ), and k1
+    is 0. ``per`` token sums the tokens' own and drops what an early token does to later conditional KLs.
+    """
+    if estimator not in ESTIMATORS:
+        raise ValueError(unknown("KL estimator", estimator, ESTIMATORS))
+    if per not in ("token", "sequence"):
+        raise ValueError(unknown("per", per, ("token", "sequence")))
+    tree, whole = here.tree, per == "sequence"
+    leaf = here.logp.sum(1, keepdim=True) if whole else here.logp.clone()
+    at = tree.read(reference).sum(1, keepdim=True) if whole else tree.read(reference)
+    mask = torch.ones_like(leaf, dtype=torch.bool) if whole else tree.mask
+    leaf.requires_grad_()
+    (slope,) = torch.autograd.grad(ESTIMATORS[estimator](leaf, at, mask).sum(), leaf)
+    chance = here.logp.sum(1, keepdim=True).exp() / tree.prompts
+    return here.new.combine(tree.sums((chance * slope).expand_as(here.logp)))
+
+
 # --- curves ---
 
 
@@ -277,6 +301,7 @@ __all__ = [
     "gate_of_log_ratio",
     "grid",
     "hard",
+    "kl_gradient",
     "log_gate_of_ratio",
     "normalizers",
     "substitution_bound",

@@ -336,7 +336,7 @@ def rollout(here: Problem, rows: Tensor, group_ids: Tensor) -> Rollout:
         rewards=rewards,
         group_ids=group_ids,
         truncated=~tree.finished[rows],
-        parts={"correct": (rewards == rewards.max()).double() if len(rewards) else rewards},
+        parts={"correct": here.correct[rows].double()},
         logp_ref=tree.read(reference)[rows],
     )
 

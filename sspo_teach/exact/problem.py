@@ -75,6 +75,13 @@ class Problem:
         return self.rewards - self.beta * (self.logp - self.tree.read(self.reference)).sum(1)
 
     @cached_property
+    def correct(self) -> Tensor:
+        """(R,) bool, whether no response to the same prompt earns more."""
+        best = self.rewards.new_full((self.tree.prompts,), -torch.inf)
+        best = best.scatter_reduce(0, self.tree.prompt, self.rewards, "amax")
+        return self.rewards == best[self.tree.prompt]
+
+    @cached_property
     def value(self) -> float:
         """J = E_{π_θ}[R] − β KL(π_θ ‖ π_ref), the mean over prompts."""
         return (self.logp.sum(1).exp() * self.target).sum().item() / self.tree.prompts
