@@ -117,7 +117,7 @@ def frontier(rows: Sequence[Mapping[str, Any]], *, batch: int) -> Figure:
         rows: of one drift, with method, kl, bias_scaled and trace_scaled; a method's in the order of its distances.
         batch: groups in a batch; noise is √(trace/batch).
     """
-    figure = Figure(figsize=(7.6, 5.2), layout="constrained")
+    figure = Figure(figsize=(7.6, _tall(5.2, rows)), layout="constrained")
     axes = figure.subplots()
     for i, (name, own) in enumerate(_by_method(rows).items()):
         noise = [(row["trace_scaled"] / batch) ** 0.5 for row in own]
@@ -132,7 +132,7 @@ def frontier(rows: Sequence[Mapping[str, Any]], *, batch: int) -> Figure:
 
 def cosine_to_truth(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Cosine of E[ĝ] with ∇J against KL(old ‖ new); one curve per method, rows as in ``frontier`` with cosine."""
-    figure = Figure(figsize=(7.6, 4.4), layout="constrained")
+    figure = Figure(figsize=(7.6, _tall(4.4, rows)), layout="constrained")
     axes = figure.subplots()
     for i, (name, own) in enumerate(_by_method(rows).items()):
         axes.plot([row["kl"] for row in own], [row["cosine"] for row in own], **_look(i), marker="o", ms=3, label=name)
@@ -143,7 +143,7 @@ def cosine_to_truth(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 def removed_signal(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """What a method takes of |A|ρ, by sign and side, against KL(old ‖ new); rows with removed_positive and so on."""
-    figure = Figure(figsize=(9.6, 6.4), layout="constrained")
+    figure = Figure(figsize=(9.6, _tall(6.4, rows)), layout="constrained")
     for axes, side in zip(figure.subplots(2, 2, sharex=True, sharey=True).flat, SIDES, strict=True):
         for i, (name, own) in enumerate(_by_method(rows).items()):
             known = [row for row in own if f"removed_{side}" in row]
@@ -243,6 +243,11 @@ def _look(i: int) -> dict[str, Any]:
 
 def _by_method(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     return {name: [row for row in rows if row["method"] == name] for name in dict.fromkeys(r["method"] for r in rows)}
+
+
+def _tall(least: float, rows: Sequence[Mapping[str, Any]]) -> float:
+    """Height of a figure whose legend has a line for every method, in inches."""
+    return max(least, 0.5 + 0.21 * len(_by_method(rows)))
 
 
 def _kl_axis(axes: Axes, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -110,6 +110,14 @@ def test_cosine_and_removed_signal_are_drawn_over_the_distance():
     assert lines(panels[3])["sspo"] == ([0, 0.1, 0.5], [0, 0.1, 0.5])
 
 
+def test_figures_grow_with_their_legend(tmp_path, recwarn):
+    rows = exact_rows(*(f"method {i}" for i in range(50)))
+    figures = plotting.frontier(rows, batch=4), plotting.cosine_to_truth(rows), plotting.removed_signal(rows)
+    for i, figure in enumerate(figures):
+        plotting.save(figure, tmp_path / f"{i}.png")
+    assert not recwarn.list
+
+
 def test_coefficient_curves_stand_above_the_ratios():
     z = np.linspace(-1, 1, 5)
     curves = {"none": {"f": np.exp(z), "f'": np.ones(5)}, "gate": {"f": np.tanh(z), "f'": 1 - np.tanh(z) ** 2}}
