@@ -4,8 +4,7 @@ from functools import partial
 
 import torch
 
-from sspo_teach import METHODS
-from sspo_teach.checks import sample
+from sspo_teach import METHODS, check_objective
 
 LAWS: dict[str, dict[str, str]] = {
     "rloo": {"stale": "arXiv 2402.14740 has no ratio: the data are taken as on-policy, however old"},
@@ -55,13 +54,12 @@ ONE_ADVANTAGE = {"gmpo", "sspo", "sspo_sigmoid", "sspo_log_ratio", "click", "con
 def fields(name, mask, batch=None):
     """The extra fields that ``name`` needs, from ``batch`` or made up for a mask of any shape."""
     rows, width = mask.shape
-    real = (torch.get_default_dtype(),)
     made = {
         "group_ids": torch.zeros(rows, dtype=torch.int64),
         "rewards": torch.linspace(-1, 1, rows),
         "truncated": torch.zeros(rows, dtype=torch.bool),
-        "logp_ref": torch.zeros(rows, width, dtype=real[0]),
-        "values": torch.zeros(rows, width, dtype=real[0]),
+        "logp_ref": torch.zeros(rows, width),
+        "values": torch.zeros(rows, width),
         "selected": torch.zeros(rows, width, dtype=torch.bool),
     }
     known = made if batch is None else batch.fields
@@ -75,8 +73,6 @@ def ready(name, mask, batch=None, **numbers):
 
 def check(name, objective=None):
     """``check_objective`` with the exceptions of ``name``."""
-    from sspo_teach import check_objective
-
     row = METHODS[name]
     return check_objective(
         objective or row.objective,
@@ -85,6 +81,3 @@ def check(name, objective=None):
         without=LAWS.get(name, {}),
         weight=WEIGHT.get(name, 1.0),
     )
-
-
-__all__ = ["DETACHED", "LAWS", "ONE_ADVANTAGE", "WEIGHT", "check", "fields", "ready", "sample"]

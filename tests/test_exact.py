@@ -318,7 +318,7 @@ def prefix_is(logp, logp_old, advantages, mask, *, normalize=sequence_sum):
 
 
 def test_prefix_weights_suit_action_values_and_not_outcomes():
-    """family.md §3: exact for Q(y≤t) of the new policy, not for the outcome of a suffix that the old policy wrote."""
+    """Exact for Q(y≤t) of the new policy, not for the outcome of a suffix that the old policy wrote."""
     tree, p = FAR.tree, FAR.logp.sum(1).exp()
     every = torch.ones_like(FAR.logp)
     reach, gain = tree.sums(p.unsqueeze(1) * every), tree.sums((p * FAR.rewards).unsqueeze(1) * every)
@@ -346,7 +346,7 @@ def test_ctpo_unclipped_is_the_prefix_weight():
     assert close(a, b)
 
 
-# --- KL, core.md §0.4 ---
+# --- KL ---
 
 REFERENCE = Tabular.random(HERE.tree, seed=11).table
 

@@ -1,4 +1,4 @@
-"""Decompositions: every number of family.md §12 about gates, bounds and Figure 5, and what the parts of a method do."""
+"""Decompositions: known numbers about gates, their bounds and a response of two tokens, and what parts of a method do."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_a_split_reads_no_padding():
         decompose.token_and_sequence(z.unsqueeze(0), h.view(1, 3, 1), mask, tau=0.0)
 
 
-# --- 5 and 38, and the four variants of §12.3 ---
+# --- a mean of means, and the four variants: side and kernel apart ---
 
 
 def test_a_weight_that_is_not_detached_is_another_gradient():

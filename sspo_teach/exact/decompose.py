@@ -87,7 +87,7 @@ def grid(advantage: Callable[[Rollout], Tensor] = group_normalized) -> dict[tupl
     }
 
 
-# --- which way: directional and bidirectional attenuation (family.md §12.3) ---
+# --- which way: directional and bidirectional attenuation ---
 
 KERNELS: Mapping[str, Callable[[Tensor, float], Tensor]] = {
     "sech²": lambda d, tau: (2 * (0.6931471805599453 - tau * d.abs() / 2 - softplus(-tau * d.abs()))).exp(),
@@ -140,7 +140,7 @@ def _weighted(weight: Callable[[Tensor, Tensor], Tensor], name: str) -> Callable
     return objective
 
 
-# --- token gates against one sequence gate (family.md §12, 22–34) ---
+# --- token gates against one sequence gate ---
 
 
 def log_gate_of_ratio(log_r: Tensor, tau: float) -> Tensor:
@@ -244,7 +244,7 @@ def normalizers(here: Problem, method: Method, group: int = 0) -> list[dict[str,
     return rows
 
 
-# --- KL terms (core.md §0.4) ---
+# --- KL terms ---
 
 
 def kl_gradient(here: Problem, reference: Tensor, estimator: str, *, per: str = "token") -> Tensor:

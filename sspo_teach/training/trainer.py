@@ -177,15 +177,14 @@ class Trainer:
         the rows, it is taken first, from a pass without gradient over all of them.
         """
         pieces = micro_batches(torch.arange(len(batch.mask)), self.config)
-        one = len(pieces) == 1
         coupled, loss = None, 0.0
-        if not one and (not self.method.separable or self.method.fields is not None):
+        if len(pieces) > 1 and (not self.method.separable or self.method.fields is not None):
             with torch.no_grad():
                 whole = torch.cat([self._logp(batch.select(piece)) for piece in pieces])
             loss, coupled = self._credit(whole, batch, advantages, normalize, hyper)
         logps, credits = [], []
         for piece in pieces:
-            part = batch if one else batch.select(piece)
+            part = batch.select(piece)
             logp = self._logp(part)
             if coupled is None:
                 share, found = self._credit(logp.detach(), part, advantages[piece], normalize, hyper)
@@ -196,7 +195,7 @@ class Trainer:
             logp.backward(-pull.to(logp.dtype))
             logps.append(logp.detach())
             credits.append(found)
-        return (logps[0], credits[0], loss) if one else (torch.cat(logps), torch.cat(credits), loss)
+        return torch.cat(logps), torch.cat(credits), loss
 
     def _logp(self, part: Rollout) -> Tensor:
         return forward(self.policy.logp, part, self.config)[0]
