@@ -1,4 +1,4 @@
-"""Decompositions: known numbers about gates, their bounds and a response of two tokens, and what parts of a method do."""
+"""Decompositions: known numbers about gates, their bounds and a response of two tokens, and the parts of a method."""
 
 from __future__ import annotations
 
