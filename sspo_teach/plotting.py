@@ -14,6 +14,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 # Okabe & Ito's palette: told apart by readers with any colour vision
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINES = ("-", "--", ":")  # for the methods that no colour is left for
+DOTS = ("o", "s", "^")  # and for those that no line is left for
 SIDES = {
     "positive": "A > 0",
     "negative": "A < 0",
@@ -102,7 +103,7 @@ def comparison(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> Fig
             solved = [{entry["step"]: entry[way]["correct"]["share"] for entry in seed} for seed in seeds]
             steps = [step for step in solved[0] if all(step in seed for seed in solved)]
             shares = np.array([[seed[step] for step in steps] for seed in solved])
-            axes.plot(steps, shares.mean(0), **look, marker="o", ms=3, label=name)
+            axes.plot(steps, shares.mean(0), **look, label=name)
             axes.fill_between(steps, shares.min(0), shares.max(0), color=look["color"], alpha=0.15, lw=0)
         n = len(next(iter(runs.values())))
         _share_axis(axes, "held-out problems solved")
@@ -122,7 +123,7 @@ def frontier(rows: Sequence[Mapping[str, Any]], *, batch: int) -> Figure:
     for i, (name, own) in enumerate(_by_method(rows).items()):
         noise = [(row["trace_scaled"] / batch) ** 0.5 for row in own]
         bias = [row["bias_scaled"] for row in own]
-        axes.plot(noise, bias, **_look(i), marker="o", ms=3, label=name)
+        axes.plot(noise, bias, **_look(i), label=name)
         axes.annotate(f"{own[-1]['kl']:.2g}", (noise[-1], bias[-1]), fontsize="xx-small", xytext=(3, 3),
                       textcoords="offset points")  # fmt: skip
     axes.set(xscale="log", ylabel="bias of the direction, relative to |∇J|")
@@ -135,7 +136,7 @@ def cosine_to_truth(rows: Sequence[Mapping[str, Any]]) -> Figure:
     figure = Figure(figsize=(7.6, _tall(4.4, rows)), layout="constrained")
     axes = figure.subplots()
     for i, (name, own) in enumerate(_by_method(rows).items()):
-        axes.plot([row["kl"] for row in own], [row["cosine"] for row in own], **_look(i), marker="o", ms=3, label=name)
+        axes.plot([row["kl"] for row in own], [row["cosine"] for row in own], **_look(i), label=name)
     _kl_axis(axes, rows)
     axes.set_ylabel("cosine of the mean gradient with the truth")
     return _finished(figure, axes)
@@ -178,7 +179,7 @@ def coefficient_curves(
     x = np.exp(log_ratio)
     for column, kind in enumerate(kinds):
         for i, (gate, own) in enumerate(curves.items()):
-            above[column].plot(x, own[kind], **_look(i), label=gate)
+            above[column].plot(x, own[kind], **_look(i, dots=False), label=gate)
         above[column].set_title(kind, fontsize="medium", loc="left")
         below[column].hist(ratios, bins=np.exp(np.linspace(log_ratio[0], log_ratio[-1], 41)), weights=weights,
                            color="0.7")  # fmt: skip
@@ -237,8 +238,11 @@ def save(figure: Figure, path: str | Path) -> Path:
     return path
 
 
-def _look(i: int) -> dict[str, Any]:
-    return {"color": COLOURS[i % len(COLOURS)], "ls": LINES[i // len(COLOURS) % len(LINES)]}
+def _look(i: int, *, dots: bool = True) -> dict[str, Any]:
+    """Colour, line and dot of the i-th curve: no two alike among as many as there are of all three together."""
+    around, turn = i % len(COLOURS), i // len(COLOURS)
+    dot = {"marker": DOTS[turn // len(LINES) % len(DOTS)], "ms": 3.5} if dots else {}
+    return {"color": COLOURS[around], "ls": LINES[turn % len(LINES)], **dot}
 
 
 def _by_method(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:

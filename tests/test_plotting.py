@@ -148,3 +148,8 @@ def test_drawing_needs_no_screen_and_leaves_pyplot_alone(tmp_path):
     picture = mpl.image.imread(path)
     assert picture.shape[:2] == (547, 1382)
     assert np.ptp(picture) > 0.5
+
+
+def test_no_two_curves_look_alike():
+    looks = [tuple(plotting._look(i).values()) for i in range(63)]
+    assert len(set(looks)) == 63
