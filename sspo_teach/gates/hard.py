@@ -15,12 +15,12 @@ from sspo_teach.gates import bounds
 from sspo_teach.tensors import check_between
 
 
-def extending(log_x: Tensor, advantages: Tensor) -> Tensor:
-    """Where a token has already moved the way A wants: x > 1 with A > 0, or x < 1 with A ≤ 0; (B, T) bool.
+def extending(log_x: Tensor, advantages: Tensor, lower: float = 0.0, upper: float = 0.0) -> Tensor:
+    """Where a token has moved the way A wants, beyond the bounds: there ``log_clip`` has no gradient; (B, T) bool.
 
-    The others are corrective: their gradient brings the ratio back to 1.
+    Without bounds: x > 1 with A > 0, or x < 1 with A ≤ 0. The others are corrective, their gradient brings x back to 1.
     """
-    return torch.where(advantages > 0, log_x > 0, log_x < 0)
+    return torch.where(advantages > 0, log_x > upper, log_x < lower)
 
 
 def log_identity(log_x: Tensor, advantages: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from sspo_teach.gates import bounds
+from sspo_teach.gates.hard import extending
 from sspo_teach.tensors import check_between
 
 
@@ -28,5 +29,5 @@ def kept_clip(
     check_between(0, 1e6, "it scales the weight left outside the band", beta_low=beta_low, beta_high=beta_high)
     lower, upper = bounds.constant(eps_low, eps_high)
     edge = log_x.clamp(lower, upper).exp().detach() * (log_x - log_x.detach()).exp()
-    outside = torch.where(advantages > 0, log_x > upper, log_x < lower)
+    outside = extending(log_x, advantages, lower, upper)
     return torch.where(outside, torch.where(advantages > 0, beta_high * edge, beta_low * edge), log_x.exp())

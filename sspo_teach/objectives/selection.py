@@ -41,7 +41,7 @@ def banded(
     check_between(0, 1, "it is a share of the response tokens", fraction=fraction)
     lower, upper = gates.bounds.constant(eps_low, eps_high)
     log_r, mask = log_ratio(logp.detach(), logp_old, mask), mask.bool()
-    clipped = torch.where(advantages > 0, log_r > upper, log_r < lower) & (advantages != 0)
+    clipped = gates.extending(log_r, advantages, lower, upper) & (advantages != 0)
     found = covariance(logp, advantages, mask)
     candidates = (mask & ~clipped & (found > low) & (found < high)).flatten().nonzero().squeeze(1)
     order = torch.randperm(len(candidates), generator=generator).to(candidates.device)

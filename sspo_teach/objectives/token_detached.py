@@ -99,7 +99,7 @@ def aspo(
     check_between(1, math.inf, CAP, ratio_cap=ratio_cap)
     lower, upper = gates.bounds.constant(eps_low, eps_high)
     log_r = log_ratio(logp, logp_old, mask)
-    silent = torch.where(advantages > 0, log_r > upper, log_r < lower)
+    silent = gates.extending(log_r, advantages, lower, upper)
     weight = torch.where(advantages > 0, -log_r, log_r).exp().clamp(max=ratio_cap).masked_fill(silent, 0.0)
     return -normalize(gates.score(weight, log_r) * advantages, mask)
 

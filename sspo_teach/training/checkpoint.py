@@ -9,12 +9,14 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+
+from sspo_teach.critics import Critic
 
 STATE = ("step", "counts", "without_signal", "controller")  # what a run needs beside its tensors
 KEEP = 2  # the newest, and one before it in case a disk loses the newest
@@ -32,23 +34,13 @@ class Checkpoint:
     critic_optimizer: Mapping[str, Tensor]
 
 
-class Learner(Protocol):
-    """A second model that learns beside the policy: a method's critic."""
-
-    @property
-    def model(self) -> nn.Module: ...
-
-    @property
-    def optimizer(self) -> torch.optim.Optimizer: ...
-
-
 def save(
     folder: Path,
     step: int,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     state: Mapping[str, Any],
-    critic: Learner | None = None,
+    critic: Critic | None = None,
 ) -> Path:
     """Write ``folder/step-N`` in one rename and delete all but the newest two."""
     final, aside = folder / f"step-{step}", folder / f".writing-{step}"
