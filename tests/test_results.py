@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import re
 from pathlib import Path
 
 import pytest
 
+from sspo_teach.catalog import METHODS
 from sspo_teach.training.diagnostics import COLUMNS
 from sspo_teach.training.folder import RunFolder, read_config
 
@@ -26,6 +28,16 @@ def test_a_run_is_whole(name: str):
     assert config.minibatches * config.epochs > 1
     assert (run.path / "curve.png").exists()
     assert name in (RESULTS / "README.md").read_text()
+
+
+@pytest.mark.parametrize("task", ["bandit", "arithmetic"])
+def test_every_method_has_its_short_runs(task: str):
+    with (RESULTS / "smoke" / f"{task}.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert {(row["method"], row["seed"]) for row in rows} == {(name, seed) for name in METHODS for seed in "012"}
+    assert all(row["finite"] == "True" and float(row["grad_norm"]) > 0 for row in rows)
+    if task == "bandit":  # easy enough to show within 20 iterations that every method learns
+        assert all(float(row["reward_last"]) > float(row["reward_first"]) + 0.1 for row in rows)
 
 
 def test_the_readme_tells_what_the_real_model_did():

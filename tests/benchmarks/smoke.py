@@ -13,7 +13,6 @@ import csv
 import math
 import statistics
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from sspo_teach.training.trainer import Trainer
 
 COLUMNS = (
     "method", "seed", "steps", "updates", "rejected", "sampled_before", "sampled_after", "greedy_before",
-    "greedy_after", "grad_norm", "moved", "finite", "seconds",
+    "greedy_after", "reward_first", "reward_last", "grad_norm", "moved", "finite",
 )  # fmt: skip
 
 
@@ -44,13 +43,12 @@ def main() -> None:
             if (name, seed) not in done:
                 row = run(asked.task, name, seed, asked.steps)
                 append(asked.table, row)
-                print(f"{name:<16}seed {seed}  {row['sampled_before']:.1f} → {row['sampled_after']:.1f}", flush=True)
+                print(f"{name:<16}seed {seed}  {row['reward_first']} → {row['reward_last']}", flush=True)
     print("\n" + summary(read(asked.table)))
 
 
 def run(task: str, name: str, seed: int, steps: int, **other: Any) -> dict[str, Any]:
     """Train once, at small numbers, and say what came of it; accuracies in per cent."""
-    began = time.perf_counter()
     small = {"prompts": 32, "eval_problems": 300, "eval_every": max(steps, 1), "lr_warmup": 2, **other}
     with tempfile.TemporaryDirectory() as scratch:
         config = Config(task=task, method=name, seed=seed, steps=steps, out=f"{scratch}/run", **small)
@@ -71,10 +69,11 @@ def run(task: str, name: str, seed: int, steps: int, **other: Any) -> dict[str, 
         "updates": int(trainer.counts["updates"]),
         "rejected": int(trainer.counts["rejected"]),
         **share,
+        "reward_first": f"{statistics.mean(row['reward'] for row in history[:3]):.3f}",
+        "reward_last": f"{statistics.mean(row['reward'] for row in history[-3:]):.3f}",
         "grad_norm": f"{statistics.mean(row['grad_norm'] for row in history):.3g}",
         "moved": f"{statistics.mean(row['moved'] for row in history):.3g}",
         "finite": all(math.isfinite(value) for row in history for value in row.values()),
-        "seconds": round(time.perf_counter() - began, 1),
     }
 
 
@@ -95,12 +94,12 @@ def append(table: Path, row: dict[str, Any]) -> None:
 
 
 def summary(rows: list[dict[str, str]]) -> str:
-    """One line per method: the lowest and highest seed before and after."""
-    lines = ["sampled accuracy in per cent, lowest … highest seed; a smoke table, not a comparison"]
+    """One line per method: the lowest and highest seed in the first three and in the last three iterations."""
+    lines = ["mean reward of the training samples, lowest … highest seed; a smoke table, not a comparison"]
     for name in dict.fromkeys(row["method"] for row in rows):
         own = [row for row in rows if row["method"] == name]
-        ends = [[float(row[f"sampled_{when}"]) for row in own] for when in ("before", "after")]
-        spans = [f"{min(values):.1f} … {max(values):.1f}" for values in ends]
+        ends = [[float(row[f"reward_{when}"]) for row in own] for when in ("first", "last")]
+        spans = [f"{min(values):.2f} … {max(values):.2f}" for values in ends]
         state = "" if all(row["finite"] == "True" for row in own) else "  NOT FINITE"
         lines.append(f"{name:<20}{spans[0]:>14} → {spans[1]:>14}{state}")
     return "\n".join(lines)
