@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from test_study import RUNS, seed
 
 from sspo_teach import plotting
+from sspo_teach.catalog import METHODS
 from sspo_teach.training.evaluation import Share
 
 HISTORY = [
@@ -150,6 +151,19 @@ def test_drawing_needs_no_screen_and_leaves_pyplot_alone(tmp_path):
     assert np.ptp(picture) > 0.5
 
 
-def test_no_two_curves_look_alike():
-    looks = [tuple(plotting._look(i).values()) for i in range(63)]
-    assert len(set(looks)) == 63
+def test_a_method_looks_the_same_in_every_figure():
+    some, more = plotting.looks(["sspo", "ppo"]), plotting.looks(["ppo", "grpo", "sspo"])
+    assert {name: more[name] for name in some} == some
+
+
+def test_no_two_look_alike_with_presets_and_gates_among_them():
+    names = [*METHODS, "sspo:gate-study", "sspo:sapo", "sspo_arctan", "nothing"]
+    looks = plotting.looks(names)
+    assert len({tuple(look.items()) for look in looks.values()}) == len(names)
+    pair = plotting.looks(["sspo", "sspo:gate-study"])
+    assert pair["sspo"]["color"] == pair["sspo:gate-study"]["color"]
+
+
+def test_more_names_than_looks_still_draw():
+    names = [str(i) for i in range(100)]
+    assert set(plotting.looks(names)) == set(names)

@@ -1,114 +1,22 @@
-"""Figures from histories and evaluations. A function draws into given axes, or makes its own and returns the figure."""
+"""Figures of the exact laboratory: bias, scatter, direction, and what a gate takes away."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-# Okabe & Ito's palette: told apart by readers with any colour vision
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-LINES = ("-", "--", ":")  # for the methods that no colour is left for
-DOTS = ("o", "s", "^")  # and for those that no line is left for
+from sspo_teach.plotting.style import COLOURS, looks
+
 SIDES = {
     "positive": "A > 0",
     "negative": "A < 0",
     "corrective": "on the way back to ρ = 1",
     "extending": "on the way out",
 }
-WAYS = {"greedy": "greedy", "sampled": "sampled (T = {temperature:g})"}
-
-
-def learning_curve(
-    history: Sequence[Mapping[str, float]],
-    evaluations: Sequence[Mapping[str, Any]],
-    *,
-    title: str = "",
-    temperature: float = 1.0,
-) -> Figure:
-    """What was learnt (left), and whether the gate was tested while learning it (right).
-
-    Args:
-        history: rows of history.csv as numbers.
-        evaluations: entries of evaluation.json: step, greedy, sampled.
-        title: stands above both.
-        temperature: of the sampled evaluation, for its label.
-    """
-    figure = Figure(figsize=(9.6, 3.8), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    accuracy(left, history, evaluations, temperature=temperature)
-    gate_activity(right, history)
-    if title:
-        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
-    return figure
-
-
-def accuracy(
-    axes: Axes,
-    history: Sequence[Mapping[str, float]],
-    evaluations: Sequence[Mapping[str, Any]],
-    *,
-    temperature: float = 1.0,
-) -> None:
-    """Share of held-out problems solved, with 95 % Wilson bands, over the training samples' own share."""
-    if history:
-        steps = [row["step"] for row in history]
-        axes.plot(steps, [row["correct"] for row in history], color="0.78", lw=1, label="training samples", zorder=1)
-    steps = [entry["step"] for entry in evaluations]
-    for (way, label), colour in zip(WAYS.items(), COLOURS, strict=False):
-        shares = [entry[way]["correct"] for entry in evaluations]
-        low, high = ([share[end] for share in shares] for end in ("low", "high"))
-        axes.plot(
-            steps, [share["share"] for share in shares], "o-", ms=3.5, color=colour,
-            label=f"held out, {label.format(temperature=temperature)}",
-        )  # fmt: skip
-        axes.fill_between(steps, low, high, color=colour, alpha=0.15, lw=0)
-    _share_axis(axes, "solved")
-
-
-def gate_activity(axes: Axes, history: Sequence[Mapping[str, float]]) -> None:
-    """How far ratios moved within an iteration, and how much signal the gate took away."""
-    steps = [row["step"] for row in history]
-    lines = {
-        "moved": "tokens with |ρ − 1| > 0.1",
-        "removed_extending": "signal removed, extending tokens",
-        "removed_corrective": "signal removed, corrective tokens",
-    }
-    for (name, label), colour in zip(lines.items(), COLOURS[2:], strict=False):
-        axes.plot(steps, [row[name] for row in history], color=colour, lw=1.2, label=label)
-    axes.axhline(0, color="0.8", lw=0.8, zorder=0)
-    axes.set_xlabel("iteration")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylabel("share")
-    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g}%")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize="small")
-
-
-def comparison(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> Figure:
-    """Methods side by side: mean over seeds as a line, the range of the seeds as a band.
-
-    Args:
-        runs: method → for each seed, its evaluations.
-    """
-    figure = Figure(figsize=(9.6, 3.8), layout="constrained")
-    for axes, (way, label) in zip(figure.subplots(1, 2, sharey=True), WAYS.items(), strict=True):
-        for i, (name, seeds) in enumerate(runs.items()):
-            look = _look(i)
-            solved = [{entry["step"]: entry[way]["correct"]["share"] for entry in seed} for seed in seeds]
-            steps = [step for step in solved[0] if all(step in seed for seed in solved)]
-            shares = np.array([[seed[step] for step in steps] for seed in solved])
-            axes.plot(steps, shares.mean(0), **look, label=name)
-            axes.fill_between(steps, shares.min(0), shares.max(0), color=look["color"], alpha=0.15, lw=0)
-        n = len(next(iter(runs.values())))
-        _share_axis(axes, "held-out problems solved")
-        axes.set_title(label.format(temperature=1.0) + f", mean and range of {n} seeds", fontsize="medium", loc="left")
-    return figure
 
 
 def frontier(rows: Sequence[Mapping[str, Any]], *, batch: int) -> Figure:
@@ -120,10 +28,10 @@ def frontier(rows: Sequence[Mapping[str, Any]], *, batch: int) -> Figure:
     """
     figure = Figure(figsize=(7.6, _tall(5.2, rows)), layout="constrained")
     axes = figure.subplots()
-    for i, (name, own) in enumerate(_by_method(rows).items()):
+    for name, own, look in _drawn(rows):
         noise = [(row["trace_scaled"] / batch) ** 0.5 for row in own]
         bias = [row["bias_scaled"] for row in own]
-        axes.plot(noise, bias, **_look(i), label=name)
+        axes.plot(noise, bias, **look, label=name)
         axes.annotate(f"{own[-1]['kl']:.2g}", (noise[-1], bias[-1]), fontsize="xx-small", xytext=(3, 3),
                       textcoords="offset points")  # fmt: skip
     axes.set(xscale="log", ylabel="bias of the direction, relative to |∇J|")
@@ -135,8 +43,8 @@ def cosine_to_truth(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """Cosine of E[ĝ] with ∇J against KL(old ‖ new); one curve per method, rows as in ``frontier`` with cosine."""
     figure = Figure(figsize=(7.6, _tall(4.4, rows)), layout="constrained")
     axes = figure.subplots()
-    for i, (name, own) in enumerate(_by_method(rows).items()):
-        axes.plot([row["kl"] for row in own], [row["cosine"] for row in own], **_look(i), label=name)
+    for name, own, look in _drawn(rows):
+        axes.plot([row["kl"] for row in own], [row["cosine"] for row in own], **look, label=name)
     _kl_axis(axes, rows)
     axes.set_ylabel("cosine of the mean gradient with the truth")
     return _finished(figure, axes)
@@ -146,9 +54,14 @@ def removed_signal(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """What a method takes of |A|ρ, by sign and side, against KL(old ‖ new); rows with removed_positive and so on."""
     figure = Figure(figsize=(9.6, _tall(6.4, rows)), layout="constrained")
     for axes, side in zip(figure.subplots(2, 2, sharex=True, sharey=True).flat, SIDES, strict=True):
-        for i, (name, own) in enumerate(_by_method(rows).items()):
+        for name, own, look in _drawn(rows):
             known = [row for row in own if f"removed_{side}" in row]
-            axes.plot([row["kl"] for row in known], [row[f"removed_{side}"] for row in known], **_look(i), label=name)
+            axes.plot(
+                [row["kl"] for row in known],
+                [row[f"removed_{side}"] for row in known],
+                **look,
+                label=name,
+            )
         axes.axhline(0, color="0.8", lw=0.8, zorder=0)
         axes.set_title(f"{side}: {SIDES[side]}", fontsize="small", loc="left")
         axes.set_ylabel("share removed")
@@ -178,8 +91,8 @@ def coefficient_curves(
     above, below = figure.subplots(2, len(kinds), sharex=True, height_ratios=[3, 1])
     x = np.exp(log_ratio)
     for column, kind in enumerate(kinds):
-        for i, (gate, own) in enumerate(curves.items()):
-            above[column].plot(x, own[kind], **_look(i, dots=False), label=gate)
+        for gate, own in curves.items():
+            above[column].plot(x, own[kind], **looks(curves, dots=False)[gate], label=gate)
         above[column].set_title(kind, fontsize="medium", loc="left")
         below[column].hist(ratios, bins=np.exp(np.linspace(log_ratio[0], log_ratio[-1], 41)), weights=weights,
                            color="0.7")  # fmt: skip
@@ -231,22 +144,14 @@ def which_gate(
     return figure
 
 
-def save(figure: Figure, path: str | Path) -> Path:
-    """Write a PNG and return its path."""
-    path = Path(path)
-    figure.savefig(path, dpi=144)
-    return path
-
-
-def _look(i: int, *, dots: bool = True) -> dict[str, Any]:
-    """Colour, line and dot of the i-th curve: no two alike among as many as there are of all three together."""
-    around, turn = i % len(COLOURS), i // len(COLOURS)
-    dot = {"marker": DOTS[turn // len(LINES) % len(DOTS)], "ms": 3.5} if dots else {}
-    return {"color": COLOURS[around], "ls": LINES[turn % len(LINES)], **dot}
-
-
 def _by_method(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
     return {name: [row for row in rows if row["method"] == name] for name in dict.fromkeys(r["method"] for r in rows)}
+
+
+def _drawn(rows: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[Mapping[str, Any]], dict[str, Any]]]:
+    by_method = _by_method(rows)
+    look = looks(by_method)
+    return ((name, own, look[name]) for name, own in by_method.items())
 
 
 def _tall(least: float, rows: Sequence[Mapping[str, Any]]) -> float:
@@ -267,14 +172,3 @@ def _finished(figure: Figure, axes: Axes) -> Figure:
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize="small", loc="center left", bbox_to_anchor=(1, 0.5))
     return figure
-
-
-def _share_axis(axes: Axes, label: str) -> None:
-    axes.set_xlabel("iteration")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylabel(label)
-    axes.set_ylim(0, 1)
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    axes.grid(axis="y", color="0.92")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize="small")

@@ -1,0 +1,1 @@
+"""Controls around the figures of ``plotting``, for notebooks (ipywidgets). A figure function draws into given axes."""
