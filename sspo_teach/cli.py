@@ -73,7 +73,8 @@ class ExactConfig:
     methods: str = "sequence_is,reinforce,rloo,grpo,dapo,cispo,gspo,gmpo,sapo,sspo"
     """Rows of `sspo-teach methods`, with presets if you like, and commas; sequence_is is the yardstick; or `all`."""
     drift: str = "random"
-    """How the sampler parts from the learner: random, gradient, temperature, outlier, precision; commas; or `all`."""
+    """How the sampler parts from the learner: random, gradient, temperature, outlier, precision, or own (its own
+    updates); commas; or `all`."""
     distances: str = "0,0.01,0.03,0.1,0.3,1"
     """KL(old ‖ new) in nats per response, separated by commas."""
     group: int = 4
@@ -279,11 +280,11 @@ def _said(chosen: Preset) -> str:
 def exact(words: list[str]) -> int:
     """``sspo-teach exact``: tidy tables, figures, and which method erred least where."""
     from sspo_teach.catalog import METHODS
-    from sspo_teach.exact import DRIFTS, drifted, problem, sweep
+    from sspo_teach.exact import problem, sweep
 
     asked = tyro.cli(ExactConfig, prog="sspo-teach exact", args=words)
     names = [sweep.YARDSTICK, *METHODS] if asked.methods == "all" else _commas(asked.methods)
-    drifts = list(DRIFTS) if asked.drift == "all" else _commas(asked.drift)
+    drifts = list(sweep.WAYS) if asked.drift == "all" else _commas(asked.drift)
     distances = [_number("distances", word) for word in _commas(asked.distances)]
     for name, least in (("batch", 1), ("group", 0), ("seed", 0)):
         if getattr(asked, name) < least:
@@ -306,7 +307,11 @@ def exact(words: list[str]) -> int:
     verdicts = sweep.verdicts(tables.summary)
     middle = sorted(distances)[len(distances) // 2]
     try:
-        grid = sweep.grid_table(drifted(here, drifts[0], middle, seed=asked.seed), group=asked.group, batch=asked.batch)
+        grid = sweep.grid_table(
+            sweep.apart(here, drifts[0], middle, group=asked.group, seed=asked.seed),
+            group=asked.group,
+            batch=asked.batch,
+        )
     except ValueError:  # the drift ends before that distance
         grid = []
     files = {
@@ -336,7 +341,7 @@ def _exact_figures(folder: Path, here: Any, summary: Sequence[Mapping[str, Any]]
     import torch
 
     from sspo_teach import plotting
-    from sspo_teach.exact import decompose, drifted, sweep
+    from sspo_teach.exact import decompose, sweep
 
     figures = {}
     for drift in dict.fromkeys(row["drift"] for row in summary):
@@ -347,7 +352,7 @@ def _exact_figures(folder: Path, here: Any, summary: Sequence[Mapping[str, Any]]
         title = f"Which gate when: error of one step, drift {drift}"
         figures[f"which-gate-{drift}"] = plotting.which_gate(rows, sweep.BATCHES, title=title, limits=sweep.LIMITS)
         if any(row["distance"] == at for row in rows):
-            far = drifted(here, drift, at, seed=asked.seed)
+            far = sweep.apart(here, drift, at, group=asked.group, seed=asked.seed)
             ratios = (far.logp - far.logp_old)[far.tree.mask].exp()
             often = far.chances.unsqueeze(1).expand(far.logp.shape)[far.tree.mask]
             z = torch.linspace(-2.5, 2.5, 401, dtype=torch.float64)

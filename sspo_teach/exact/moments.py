@@ -28,7 +28,7 @@ from torch import Generator, Tensor
 
 from sspo_teach.catalog import Method
 from sspo_teach.credit import credit
-from sspo_teach.exact.problem import Problem, bisect, kl
+from sspo_teach.exact.problem import Problem, kl, reach
 from sspo_teach.objectives.normalize import Normalizer
 from sspo_teach.tensors import name_of
 from sspo_teach.types import Rollout
@@ -318,7 +318,7 @@ def stale(here: Problem, method: Method, distance: float, *, updates: int = 4, g
             now = replace(now, new=now.new.at(now.new.vector + size / updates * of(now, method, group).mean))
         return now
 
-    size = bisect(lambda size: kl(here.tree, start.old, trained(size).new.table.detach()), distance, "stale")
+    size = reach(lambda size: kl(here.tree, start.old, trained(size).new.table.detach()), distance, "stale")
     return trained(size)
 
 

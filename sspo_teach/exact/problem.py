@@ -204,7 +204,7 @@ DRIFTS: Mapping[str, Drift] = {
 
 
 def drifted(here: Problem, kind: str, distance: float, *, seed: int = 0) -> Problem:
-    """``here`` with the behaviour policy at KL(old ‖ new) = ``distance`` (relative 1e-9), found by bisection."""
+    """``here`` with the behaviour policy at KL(old ‖ new) = ``distance`` (relative 1e-9)."""
     if kind not in DRIFTS:
         raise ValueError(unknown("drift", kind, DRIFTS))
     now = here.new.table.detach()
@@ -212,30 +212,44 @@ def drifted(here: Problem, kind: str, distance: float, *, seed: int = 0) -> Prob
     def table(size: float) -> Tensor:
         return DRIFTS[kind](here, size, seed)
 
-    size = bisect(lambda size: kl(here.tree, table(size), now), distance, kind)
+    size = reach(lambda size: kl(here.tree, table(size), now), distance, kind)
     return replace(here, old=table(size))
 
 
-def bisect(f: Callable[[float], float], wanted: float, name: str, *, most: float = 1e6) -> float:
-    """The size at which f, 0 at 0 and growing, is ``wanted`` (relative 1e-9); 0 for 0."""
+def reach(f: Callable[[float], float], wanted: float, name: str, *, most: float = 1e6) -> float:
+    """The size at which f, 0 at 0 and growing, is ``wanted`` (relative 1e-9); 0 for 0.
+
+    A divergence grows like the square of a small step, so √f is nearly straight: regula falsi on it, in the Illinois
+    form, which halves the weight of an end that stays.
+    """
     if not wanted >= 0:
         raise ValueError(f"distance={wanted}: a KL divergence is 0 or positive")
     if wanted == 0:
         return 0.0
-    low, high = 0.0, 1e-3
-    while f(high) < wanted:
-        low, high = high, 2 * high
+    aim = wanted**0.5
+    low, high, below = 0.0, 1e-3, -aim
+    while (found := f(high)) < wanted:
+        straight = 1.1 * aim / found**0.5 if found > 0 else 10.0
+        low, high, below = high, high * min(max(straight, 2.0), 10.0), found**0.5 - aim
         if high > most:
             raise ValueError(
-                f"distance={wanted:g} is out of reach of the drift {name!r}, which ends at KL = {f(low):.4g}: "
+                f"distance={wanted:g} is out of reach of the drift {name!r}, which ends at KL = {found:.4g}: "
                 f"take a smaller one"
             )
+    above, side = found**0.5 - aim, 0
+    middle = high
     for _ in range(200):
-        middle = (low + high) / 2
-        found = f(middle)
-        if abs(found - wanted) <= 1e-9 * wanted or middle in (low, high):
+        if abs(found - wanted) <= 1e-9 * wanted or high - low <= 1e-15 * high:
             break
-        low, high = (middle, high) if found < wanted else (low, middle)
+        middle = (low * above - high * below) / (above - below)
+        found = f(middle)
+        gap = found**0.5 - aim
+        if gap > 0:
+            high, above = middle, gap
+            below, side = (below / 2, 1) if side == 1 else (below, 1)
+        else:
+            low, below = middle, gap
+            above, side = (above / 2, -1) if side == -1 else (above, -1)
     return middle
 
 

@@ -14,9 +14,13 @@ from sspo_teach.catalog import Method, method
 from sspo_teach.exact import decompose, measures, moments
 from sspo_teach.exact.problem import DRIFTS, Problem, drifted, kl, sequence_is
 from sspo_teach.objectives.advantages import group_leave_one_out
+from sspo_teach.tensors import unknown
 from sspo_teach.types import Verified
 
 YARDSTICK = "sequence_is"
+OWN = "own"
+"""The drift that is each method's own: the learner has taken its steps on data of its old self (``moments.stale``)."""
+WAYS = (*DRIFTS, OWN)
 DISTANCES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 BATCHES = (16, 256, 4096)
 SPECTRUM = 2_000
@@ -40,6 +44,15 @@ def row_of(name: str) -> Method:
     return method(name)
 
 
+def apart(
+    here: Problem, drift: str, distance: float, row: Method | None = None, *, group: int = 4, seed: int = 0
+) -> Problem:
+    """``here`` with sampler and learner at KL(old ‖ new) = ``distance``; drift ``own``: that of ``row``, or SSPO's."""
+    if drift == OWN:
+        return moments.stale(here, row or row_of("sspo"), distance, group=group)
+    return drifted(here, drift, distance, seed=seed)
+
+
 def sweep(
     here: Problem,
     names: Sequence[str],
@@ -55,19 +68,20 @@ def sweep(
     What cannot be enumerated, or reached, is left out by name with its reason; an unknown name raises.
     """
     rows = {name: row_of(name) for name in names}
+    if strange := [drift for drift in drifts if drift not in WAYS]:
+        raise ValueError(unknown("drift", strange[0], WAYS))
     tables = Tables([], [], [], [])
     for drift in drifts:
         for distance in distances:
             try:
-                far = drifted(here, drift, distance, seed=seed)
+                shared = None if drift == OWN else apart(here, drift, distance, seed=seed)
             except ValueError as error:
-                if drift not in DRIFTS:
-                    raise
                 tables.skipped.append(("all methods", drift, distance, str(error)))
                 continue
             for name, row in rows.items():
                 place = {"method": name, "drift": drift, "distance": distance}
                 try:
+                    far = shared or apart(here, drift, distance, row, group=group)
                     _take(tables, far, row, place, group, batch)
                 except ValueError as error:
                     tables.skipped.append((name, drift, distance, str(error)))
@@ -160,4 +174,4 @@ def write(path: Path, rows: Iterable[Mapping[str, Any]]) -> Path:
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
         return " ".join(value)
-    return f"{value:.10g}" if isinstance(value, float | torch.Tensor) else value
+    return f"{value:.6g}" if isinstance(value, float | torch.Tensor) else value

@@ -151,6 +151,21 @@ class Trainer:
             self.on_step(row, self)
         return row
 
+    def stale_minibatch(self) -> tuple[Rollout, Tensor]:
+        """Begin an iteration, make every update but its last, and return that last minibatch with its advantages.
+
+        Real off-policy data for the policy as it now is; nothing is written to the history. For looking only: the run
+        should not go on from here.
+        """
+        self.step += 1
+        batch = collect(self.policy, self.reference, self.task, self.method, self.config, self.step, self.clock)
+        self.controller.begin()
+        advantages = self.method.advantage(batch.rollout)
+        passes = minibatches(batch.rollout, self.config) * self.config.epochs
+        for rows in passes[:-1]:
+            self.update(batch.rollout, advantages, rows)
+        return batch.rollout.select(passes[-1]), advantages[passes[-1]]
+
     def update(self, rollout: Rollout, advantages: Tensor, rows: Tensor) -> Update:
         """One optimizer step on the minibatch ``rows``; its gradient does not depend on how micro-batches cut it."""
         batch, advantages = rollout.select(rows), advantages[rows]
