@@ -138,7 +138,8 @@ class CausalLM(nn.Module):
         self, tokens: Tensor, prompt_mask: Tensor, *, temperature: float = 1.0, group_ids: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """``logp`` without gradient, and the entropy (B, T) in nats of the distribution at each response token."""
-        return self._scored(tokens, prompt_mask, temperature, group_ids, entropy=True)
+        logp, entropy = self._scored(tokens, prompt_mask, temperature, group_ids, entropy=True)
+        return logp, entropy
 
     def _scored(
         self, tokens: Tensor, prompt_mask: Tensor, temperature: float, group_ids: Tensor | None, *, entropy: bool
