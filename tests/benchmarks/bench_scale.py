@@ -164,7 +164,7 @@ def measure(side: str, recompute: bool, sizes: dict[str, Any], shape: tuple[int,
 
 
 def halved(recompute: bool, sizes: dict[str, Any], shape: tuple[int, int, int]) -> float:
-    """The largest change of any gradient entry when micro-batches are half as large, as a share of the largest entry."""
+    """The largest change of a gradient entry with micro-batches half as large, as a share of the largest entry."""
     model, data = model_of(sizes).eval(), batch_of(sizes, *shape)
     if recompute:
         model.gradient_checkpointing_enable({"use_reentrant": False})
@@ -208,9 +208,8 @@ def rows_of(asked: argparse.Namespace, scratch: Path) -> Iterator[dict[str, Any]
 
 
 def table(rows: list[dict[str, Any]], scratch: Path) -> str:
-    lines = [
-        f"{'':<8}{'checkpointing':>14}{'peak GB':>10}{'of plain':>10}{'wall s':>9}{'cpu s':>8}{'gradient − plain':>18}"
-    ]
+    titles = ("checkpointing", "peak GB", "of plain", "wall s", "cpu s", "gradient − plain")
+    lines = [f"{'side':<8}" + "".join(f"{title:>{max(10, len(title) + 2)}}" for title in titles)]
     best = {}
     for row in rows:
         key = row["side"], row["recompute"]
@@ -224,8 +223,8 @@ def table(rows: list[dict[str, Any]], scratch: Path) -> str:
             off = float((torch.load(scratch / f"{side}-{recompute}") - plain_gradient).abs().max())
             off /= float(plain_gradient.abs().max())
         lines.append(
-            f"{side:<8}{'yes' if recompute else 'no':>14}{row['peak_GB']:>10.2f}{row['peak_GB'] / plain['peak_GB']:>10.2f}"
-            f"{row['wall_s']:>9.1f}{row['cpu_s']:>8.1f}{off:>18.1e}"
+            f"{side:<8}{'yes' if recompute else 'no':>15}{row['peak_GB']:>10.2f}"
+            f"{row['peak_GB'] / plain['peak_GB']:>10.2f}{row['wall_s']:>10.1f}{row['cpu_s']:>10.1f}{off:>18.1e}"
         )
     return "\n".join(lines)
 
