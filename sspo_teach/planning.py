@@ -154,7 +154,8 @@ def _words(asked: PlanConfig, load: Load, lines: dict[str, dict[str, Any]]) -> l
         f"{found['prompt_tokens_per_step']:,} of prompts, {load.minibatches} updates",
         "",
         "with each preset, and the options given here",
-        f"{'--hardware':<12}{'GB':>6}{'needs':>8}{'':8}{'micro-batch':>12}{'largest':>9}{'of':>5}{'tokens/step':>13}  peak",
+        f"{'--hardware':<12}{'GB':>6}{'needs':>8}{'':8}{'micro-batch':>12}{'largest':>9}{'of':>5}{'tokens/step':>13}"
+        "  peak",
     ]
     for name, row in lines.items():
         verdict = "fits" if row["fits"] else "too big"
