@@ -246,7 +246,7 @@ def test_recomputing_layers_changes_nothing(monkeypatch, chunk, pack):
         one = policy(VOCAB, dtype=torch.float64).spare(chunk=chunk, recompute=recompute)
         assert one.spare(chunk=chunk, recompute=recompute) is one  # twice wraps no layer twice
         passes = []
-        one.model.model.layers[0].mlp.register_forward_hook(lambda *_, passes=passes: passes.append(1))
+        one.model.model.layers[0].mlp.register_forward_pre_hook(lambda *_, passes=passes: passes.append(1))
         tokens, mask, groups = batch()
         logp = one.logp(tokens, mask, group_ids=groups)
         before = len(passes)
