@@ -251,7 +251,7 @@ def test_recomputing_layers_changes_nothing(monkeypatch, chunk, pack):
         logp = one.logp(tokens, mask, group_ids=groups)
         before = len(passes)
         logp.backward(pull_of(logp))
-        assert len(passes) - before == recompute * before
+        assert len(passes) - before == recompute
         assert not any(module.training for module in one.model.modules())
         out = one.generate(
             *left_padded([3, 4]), max_new_tokens=4, stop_ids=(), pad_id=0, generator=torch.Generator().manual_seed(0)
