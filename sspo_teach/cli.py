@@ -359,8 +359,10 @@ def claim(words: list[str]) -> int:
     from sspo_teach.exact import claim, sweep
 
     asked = tyro.cli(ClaimConfig, prog="sspo-teach claim", args=words)
-    if asked.problems < 6:
-        raise ValueError(f"problems={asked.problems}: take at least 6, fewer say nothing about the next one")
+    if asked.problems < claim.LEAST:
+        raise ValueError(
+            f"problems={asked.problems}: take at least {claim.LEAST}, fewer say nothing about the next one"
+        )
     torch.set_num_threads(1)  # many small sums: a second thread waits more than it works
     tables = claim.tables(asked.problems)
     answers = claim.answer(tables)

@@ -40,6 +40,8 @@ KNOBS: Mapping[str, tuple[dict[str, float], ...]] = {
 """The number that moves each method between little bias and little noise."""
 LENGTHS = (1, 2, 3, 4, 6, 8)
 SOLVED = (0.02, 0.05, 0.1, 0.3, 0.6)
+LEAST = 6
+"""Fewer problems say nothing about the next one."""
 PLACES = ("drift", "distance", "setting")
 PARTS = (
     ("sspo_arctan geometric gate first", "gmpo_clip geometric gate first", "gate, geometric mean"),
@@ -153,7 +155,8 @@ def paired(
     Returns:
         rows with the place, rival, measure, ratio (geometric mean over problems), low and high (95 % interval of it:
         Student's, on the logarithm), wins (problems in which ours is smaller), problems, and verdict: better, worse,
-        or not told apart. Every number is exact on its problem; the interval is for the choice of problems.
+        or not told apart. Rivals
+        with fewer than six problems in common are left out. Every number is exact on its problem; the interval is for the choice of problems.
     """
     found: dict[tuple[Any, ...], dict[str, dict[int, Mapping[str, Any]]]] = {}
     for row in rows:
@@ -164,7 +167,7 @@ def paired(
         mine = sides.get(ours, {})
         for rival, theirs in sides.items():
             both = mine.keys() & theirs.keys()
-            if rival == ours or len(both) < 2:
+            if rival == ours or len(both) < LEAST:
                 continue
             for measure in MEASURES:
                 logs = [math.log(max(mine[k][measure], 1e-12) / max(theirs[k][measure], 1e-12)) for k in sorted(both)]
@@ -203,7 +206,7 @@ def student(freedom: int) -> float:
     Source: Abramowitz & Stegun, 26.7.5.
     """
     if freedom < 5:
-        raise ValueError(f"freedom={freedom}: take at least 6 problems, fewer say nothing about the next one")
+        raise ValueError(f"freedom={freedom}: the expansion needs at least 5")
     z, n = 1.959963985, freedom
     return (
         z
