@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from sspo_teach.plotting.style import COLOURS
@@ -32,6 +31,7 @@ class Vital:
     low: float
     high: float
     scale: str = "linear"
+    shown: tuple[float, float] = (0.0, 1.05)
 
     def ill(self, history: Sequence[Row]) -> bool:
         """Whether the median of the last third lies outside the healthy range, for any of the columns."""
@@ -40,14 +40,23 @@ class Vital:
         return any(not self.low <= middle <= self.high for middle in middles)
 
 
+RATIOS = ("ratio_q01", "ratio_q50", "ratio_q99")
 VITALS = (
     Vital(("correct",), "solved, training samples", "rises", 0.2, 1.0),
     Vital(("dead_groups",), "groups that teach nothing", "well under 1", 0.0, 0.8),
     Vital(("entropy",), "entropy, nats per token", "sinks, not to 0", 0.02, 1.0),
-    Vital(("grad_norm",), "gradient norm", "neither 0 nor growing", 1e-2, 20.0, "log"),
-    Vital(("ratio_q01", "ratio_q50", "ratio_q99"), "ratio ρ: 1 %, 50 %, 99 %", "opens around 1", 0.5, 2.0, "log"),
-    Vital(("moved",), "tokens with |ρ − 1| > 0.1", "0.5 to 30 %", 0.005, 0.3),
-    Vital(("kl_k3",), "KL(old ‖ new), nats per token", "small, but not 0", 1e-5, 0.03, "log"),
+    Vital(("grad_norm",), "gradient norm", "neither 0 nor growing", 1e-2, 20.0, "log", (1e-4, 60)),
+    Vital(
+        ("ratio_q01", "ratio_q50", "ratio_q99"),
+        "ratio ρ: 1 %, 50 %, 99 %",
+        "opens around 1",
+        0.5,
+        2.0,
+        "log",
+        (0.05, 20),
+    ),
+    Vital(("moved",), "tokens with |ρ − 1| > 0.1", "0.5 to 30 %", 0.005, 0.3, "linear", (0.0, 0.7)),
+    Vital(("kl_k3",), "KL(old ‖ new), nats per token", "small, but not 0", 1e-5, 0.03, "log", (1e-7, 1.0)),
     Vital(("ess",), "effective sample size", "near 1", 0.7, 1.0),
 )
 """What to look at, in the order in which to look."""
@@ -128,10 +137,15 @@ def _levels(rows: Sequence[Row], name: str) -> list[float]:
     return sorted({row[name] for row in rows})
 
 
+FRAME = np.array([[-1, 1, 1, -1, -1], [-1, -1, 1, 1, -1]]) * 0.47
 LINES = {
     "solved": {"correct": "training samples"},
     "ratios": {"ratio_q99": "99 %", "ratio_q50": "median", "ratio_q01": "1 %"},
-    "gate": {"moved": "tokens with |ρ − 1| > 0.1", "silenced": "tokens silenced", "removed_extending": "signal removed on the way out"},
+    "gate": {
+        "moved": "tokens with |ρ − 1| > 0.1",
+        "silenced": "tokens silenced",
+        "removed_extending": "signal removed on the way out",
+    },
 }  # fmt: skip
 
 
@@ -156,7 +170,7 @@ def _begin(figure: Figure, updates: Sequence[float], rates: Sequence[float], his
     for i in range(len(updates)):
         for j in range(len(rates)):
             grid.text(j, i, "", ha="center", va="center", fontsize=10)
-    grid.add_patch(Rectangle((-0.5, -0.5), 1, 1, fill=False, ec=COLOURS[1], lw=3))
+    grid.plot([], [], color=COLOURS[1], lw=3)  # the frame of the chosen run
     grid.set_xticks(range(len(rates)), [f"{rate:g}" for rate in rates])
     grid.set_yticks(range(len(updates)), [f"{count:g}" for count in updates])
     grid.set(xlabel="learning rate", ylabel="updates per batch")
@@ -176,8 +190,8 @@ def _fill(figure: Figure, own: Sequence[Row], chosen: Row, history: Sequence[Row
     for text, value in zip(grid.texts, table.flat, strict=True):
         text.set_text("" if math.isnan(value) else f"{100 * value:.0f}")
         text.set_color("white" if value < 0.5 else "black")
-    place = rates.index(chosen["lr"]) - 0.5, updates.index(chosen["updates"]) - 0.5
-    grid.patches[0].set_xy(place)
+    x, y = rates.index(chosen["lr"]), updates.index(chosen["updates"])
+    grid.lines[0].set_data(x + FRAME[0], y + FRAME[1])
     moved, ess = (float(np.mean([row[name] for row in history])) for name in ("moved", "ess"))
     figure.suptitle(
         f"{chosen['method']}, {chosen['updates']:g} updates per batch at lr {chosen['lr']:g}: "
