@@ -17,6 +17,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from sspo_teach.tasks import word_problems
 from sspo_teach.tasks.answers import parse_answer
 from sspo_teach.tasks.arithmetic_text import ArithmeticTextTask
 from sspo_teach.tasks.gsm8k import GSM8KTask
@@ -436,10 +437,10 @@ def test_one_file_with_other_fields_and_bare_answers(tmp_path: Path) -> None:
     assert every == {f"Q{i}?": numbers[i % 7] for i in range(140) if i % 7 in numbers}
     assert {p.solution for p in task._problems["test"]} <= {"#### 12", r"#### \frac{3}{4}", "#### -7", "#### 5"}
     file.write_text("".join(json.dumps(line) + "\n" for line in reversed(lines)))
-    with pytest.warns(UserWarning):
+    with pytest.warns(UserWarning, match="left out"):
         turned = GSM8KTask(TOK, data=file, answer_field="final_answer", test_share=0.25)
     assert set(turned._problems["test"]) == set(task._problems["test"])  # a problem's side does not hang on its place
-    with pytest.raises(ValueError, match="row 1 has no text field 'answer', only .*; name it with --answer-field"):
+    with pytest.raises(ValueError, match=r"row 1 has no text field 'answer', only .*; name it with --answer-field"):
         GSM8KTask(TOK, data=file)
     with pytest.raises(ValueError, match="test_share=1: must lie between 0 and 1"):
         GSM8KTask(TOK, data=file, answer_field="final_answer", test_share=1)
@@ -470,7 +471,7 @@ def test_every_line_of_every_generated_solution_is_right() -> None:
     assert len(kinds) > 10
 
 
-def test_word_problems_are_a_task() -> None:
+def test_word_problems_are_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
     task = WordProblemsTask(TOK, train=60, test=20, steps=(1, 2))
     same, other = (
         WordProblemsTask(TOK, train=60, test=20, steps=(1, 2)),
@@ -487,8 +488,10 @@ def test_word_problems_are_a_task() -> None:
         WordProblemsTask(TOK, steps=(3, 2))
     with pytest.raises(ValueError, match="test=0: must be between"):
         WordProblemsTask(TOK, test=0)
-    with pytest.raises(ValueError, match="too few different problems"):
-        problems(40_000, (1, 1))
+    monkeypatch.setattr(word_problems, "_KINDS", (lambda story, _: story.told.append(str(story.between(1, 3))),))
+    assert len(problems(3, (1, 1))) == 3
+    with pytest.raises(ValueError, match=r"too few different problems for train \+ test = 4"):
+        problems(4, (1, 1))
 
 
 def test_gsm8k_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
