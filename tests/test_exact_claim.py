@@ -52,7 +52,12 @@ def test_pairs_are_taken_problem_by_problem():
     assert {row["measure"] for row in told} == set(claim.MEASURES)
     for row in told:
         assert row["ratio"] == pytest.approx(2)
-        assert (row["low"], row["high"], row["wins"], row["verdict"]) == (pytest.approx(2), pytest.approx(2), 0, "worse")
+        assert (row["low"], row["high"], row["wins"], row["verdict"]) == (
+            pytest.approx(2),
+            pytest.approx(2),
+            0,
+            "worse",
+        )
 
 
 def test_an_interval_over_problems():

@@ -155,8 +155,8 @@ def paired(
     Returns:
         rows with the place, rival, measure, ratio (geometric mean over problems), low and high (95 % interval of it:
         Student's, on the logarithm), wins (problems in which ours is smaller), problems, and verdict: better, worse,
-        or not told apart. Rivals
-        with fewer than six problems in common are left out. Every number is exact on its problem; the interval is for the choice of problems.
+        or not told apart. Every number is exact on its problem; the interval is for the choice of problems. Rivals
+        with fewer than six problems in common are left out.
     """
     found: dict[tuple[Any, ...], dict[str, dict[int, Mapping[str, Any]]]] = {}
     for row in rows:
