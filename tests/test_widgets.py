@@ -84,3 +84,17 @@ def test_still_draws_the_same(one):
     canvas = FigureCanvasAgg(still(bars, size=(2, 1.5), height=0.5))
     canvas.draw()
     assert np.array_equal(canvas.buffer_rgba(), one.canvas.buffer_rgba())
+
+
+def test_only_what_is_animated_is_drawn_again(one):
+    drawn = []
+    one.figure.axes[0].xaxis.draw = lambda renderer: drawn.append("axis")
+    one.controls["height"].value = 1.0
+    assert drawn == ["axis"]
+    one.figure.axes[0].patches[0].set_animated(True)
+    one.controls["height"].value = 1.2  # the first picture of an animated artist needs a background without it
+    drawn.clear()
+    before = one.png
+    one.controls["height"].value = 1.4
+    assert one.png != before
+    assert drawn == []
