@@ -19,7 +19,9 @@ SINGLE = tuple(
 """Methods whose credit of a response depends on its ratios alone."""
 
 
-def pulls(name: str, log_r: np.ndarray, *, sign: float = 1.0, length: int = 8, **numbers: float) -> dict[str, np.ndarray]:
+def pulls(
+    name: str, log_r: np.ndarray, *, sign: float = 1.0, length: int = 8, **numbers: float
+) -> dict[str, np.ndarray]:
     """Four curves of a method over log-ratios.
 
     Args:
@@ -51,7 +53,9 @@ def pulls(name: str, log_r: np.ndarray, *, sign: float = 1.0, length: int = 8, *
         return found[:, 0].numpy() * sign * len(one)
 
     token, among = weights(1), weights(length)
-    steps = np.concatenate([[0.0], np.cumsum((token[1:-1] + token[:-2]) / 2 * np.diff(log_r))])  # ∫ f' dρ = ∫ ρf' dlog ρ
+    steps = np.concatenate(
+        [[0.0], np.cumsum((token[1:-1] + token[:-2]) / 2 * np.diff(log_r))]
+    )  # ∫ f' dρ = ∫ ρf' dlog ρ
     return {
         "f": 1 + steps - np.interp(0.0, log_r, steps),
         "slope": token[:-1] / np.exp(log_r),

@@ -31,10 +31,7 @@ FUNCTIONS: Mapping[str, Any] = {
         for name in ("exp", "log", "sqrt", "atan", "tanh", "sinh", "cosh", "asinh", "erf", "sin", "cos", "pi")
     },
 }
-TORCH: Mapping[str, Callable[..., Any]] = {
-    "exp": torch.exp, "log": torch.log, "sqrt": torch.sqrt, "atan": torch.atan, "tanh": torch.tanh, "sinh": torch.sinh,
-    "cosh": torch.cosh, "asinh": torch.asinh, "erf": torch.erf, "sin": torch.sin, "cos": torch.cos,
-}  # fmt: skip
+TENSORS = ("exp", "log", "sqrt", "atan", "tanh", "sinh", "cosh", "asinh", "erf", "sin", "cos")
 
 
 def gate_of(formula: str, tau: float = 1.0) -> Callable[[Tensor, Tensor], Tensor]:
@@ -47,8 +44,7 @@ def gate_of(formula: str, tau: float = 1.0) -> Callable[[Tensor, Tensor], Tensor
     Raises:
         ValueError: it cannot be read, or it holds other names.
     """
-    expression = parsed(formula)
-    called = sympy.lambdify(X, expression.subs(TAU, tau), modules=[{**TORCH, "Min": _least, "Max": _largest}, "math"])
+    called = sympy.lambdify(X, parsed(formula).subs(TAU, tau), modules=[_on_tensors(), "math"])
 
     def typed(log_x: Tensor, advantages: Tensor) -> Tensor:
         x = log_x.exp()
@@ -78,12 +74,23 @@ def parsed(formula: str) -> sympy.Expr:
     return expression
 
 
-def _least(*values: Any) -> Any:
-    return torch.stack(torch.broadcast_tensors(*(torch.as_tensor(v).double() for v in values))).amin(0)
+def _on_tensors() -> dict[str, Callable[..., Tensor]]:
+    """Torch's functions under the names that SymPy prints, for numbers too."""
 
+    def tensor(value: Any) -> Tensor:
+        return value if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64)
 
-def _largest(*values: Any) -> Any:
-    return torch.stack(torch.broadcast_tensors(*(torch.as_tensor(v).double() for v in values))).amax(0)
+    def tensors(values: tuple[Any, ...]) -> tuple[Tensor, ...]:
+        return torch.broadcast_tensors(*map(tensor, values))
+
+    def taking(function: Callable[[Tensor], Tensor]) -> Callable[..., Tensor]:
+        return lambda value: function(tensor(value))
+
+    return {
+        **{name: taking(getattr(torch, name)) for name in TENSORS},
+        "Min": lambda *values: torch.stack(tensors(values)).amin(0),
+        "Max": lambda *values: torch.stack(tensors(values)).amax(0),
+    }
 
 
 def draw(figure: Figure, *, formula: str = START, tau: float = 1.0) -> None:
@@ -110,7 +117,7 @@ def _verdict(report: Report) -> str:
 def _panels(figure: Figure) -> None:
     figure.set_layout_engine(None)
     figure.subplots_adjust(left=0.05, right=0.99, bottom=0.13, top=0.9, wspace=0.22)
-    *panels, words = figure.subplots(1, 4, width_ratios=[3, 3, 3, 2])
+    *panels, words = figure.subplots(1, 4, width_ratios=[3, 3, 3, 2.3])
     titles = {"your gate f": (-1.0, 4.2), "its slope f': 1 at ρ = 1": (-0.6, 2.0), "its pull ρf'": (-0.6, 3.0)}
     for axes, (title, limits) in zip(panels, titles.items(), strict=True):
         axes.plot([], [], color=COLOURS[0], animated=True)
