@@ -1,4 +1,4 @@
-"""What a method multiplies ∇log π of a token with, over the token's ratio: read off its credit, whatever its formula."""
+"""What a method multiplies ∇log π of a token with, over the token's ratio: read off its credit."""
 
 from __future__ import annotations
 

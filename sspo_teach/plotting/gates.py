@@ -41,7 +41,7 @@ def gate_curves(
         _panels(figure, ratios)
     look = looks(curves, dots=False)
     for axes, kind in zip(figure.axes, PANELS, strict=True):
-        lines = {line.get_label(): line for line in axes.lines}
+        lines = {str(line.get_label()): line for line in axes.lines}
         lines["_marker"].set_xdata([marker, marker])
         for name in {*curves, *lines} - {"_marker", "_one"}:
             if name not in lines:
@@ -97,11 +97,12 @@ def _finding(curves: Mapping[str, Mapping[str, np.ndarray]], marker: float) -> s
 
 def _legend(axes: Axes, curves: Mapping[str, Mapping[str, np.ndarray]], marker: float) -> None:
     """Beside the panel: an artist of its axes, so that it may be animated."""
-    lines = {line.get_label(): line for line in axes.lines}
-    labels = [
-        f"{name}  {np.interp(marker, LOG_RATIO, own['token']):.2f} | {np.interp(marker, LOG_RATIO, own['sequence']):.2f}"
+    lines = {str(line.get_label()): line for line in axes.lines}
+    pulls = {
+        name: tuple(np.interp(marker, LOG_RATIO, own[kind]) for kind in ("token", "sequence"))
         for name, own in curves.items()
-    ]
+    }
+    labels = [f"{name}  {alone:.2f} | {among:.2f}" for name, (alone, among) in pulls.items()]
     legend = axes.get_legend()
     if legend is None or [text.get_text().split()[0] for text in legend.get_texts()] != [*curves]:
         legend = axes.legend(
