@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from sspo_teach.catalog import method
@@ -183,5 +184,7 @@ def prefix_weights(
         curve(right, name, positions, own, **look[name], lw=2, label=name)
     right.set_title("Full autodiff favours early tokens", loc="left", fontsize=11)
     right.set(xlabel="position t", ylabel="weight")
+    for axes in (left, right):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     right.legend(frameon=False, fontsize=9)
     return settled(figure)
