@@ -26,7 +26,7 @@ def _score(answer: Callable[..., Any]) -> str | None:
         one = torch.eye(4, dtype=torch.float64)[action]
         told = {
             "the sign is turned: the chosen action's own entry is 1 − p, positive": p - one,
-            "that is only the chosen action; its probability can rise only if others fall: subtract softmax(logits)": one,
+            "that is only the chosen action, and it can rise only if others fall: subtract softmax(logits)": one,
             "that is ∇π, not ∇log π: divide by π of the action": p[action] * (one - p),
             "the entry of the chosen action is right, but the others are −p, not 0": one * (1 - p),
         }
@@ -154,7 +154,7 @@ EXERCISES = {
         ),
     ),
     "advantage": Exercise(
-        "a function advantage(rewards) of one group, (G,), that gives GRPO's advantages with the population's deviation",
+        "a function advantage(rewards) of one group, (G,), that gives GRPO's advantages (population deviation)",
         _advantage,
         "centred, of unit size, and 0 where there is nothing to compare.",
         (

@@ -64,24 +64,29 @@ def dead_groups(figure: Figure | None = None, *, rate: float = 0.18, group: int 
     return settled(figure)
 
 
-def spread_along(figure: Figure | None = None, *, draws: Mapping[str, np.ndarray], truth: float) -> Figure:
-    """Histograms of sampled gradients along the true one: same mean, other spread.
+def spread_along(
+    figure: Figure | None = None, *, draws: Mapping[str, np.ndarray], chances: np.ndarray, truth: float
+) -> Figure:
+    """How one sample's gradient scatters along the true one: same mean, other spread.
 
     Args:
         figure: one that this function drew, to change in place.
-        draws: estimator → (n,) projections on the direction of the true gradient.
-        truth: its norm, where the mean of an unbiased one stands.
+        draws: estimator → (n,) projections on the direction of the true gradient, one per response.
+        chances: (n,) of the responses, adding up to 1.
+        truth: norm of the true gradient, where the mean of an unbiased estimator stands.
     """
-    figure, panels = sheet(figure, (9, 1.5 * len(draws) + 0.8), len(draws), 1, sharex=True)
+    figure, panels = sheet(figure, (8.4, 1.5 * len(draws) + 0.8), len(draws), 1, sharex=True)
     every = np.concatenate(list(draws.values()))
-    bins = np.linspace(*np.quantile(every, [0.002, 0.998]), 61)
+    bins = np.linspace(every.min(), every.max(), 61)
     for i, (axes, (name, own)) in enumerate(zip(panels, draws.items(), strict=True)):
-        axes.hist(own, bins, color=COLOURS[i], alpha=0.8)
-        upright(axes, "truth", truth, color="0.1", lw=1.5)
-        upright(axes, "mean", float(own.mean()), color="#D55E00", lw=1.5, ls="--")
-        axes.set_title(f"{name}: mean {own.mean():.3f}, standard deviation {own.std():.3f}", loc="left", fontsize=11)
-        axes.set_yticks([])
-    panels[-1].set_xlabel(f"one group's gradient along ∇J; the black line is |∇J| = {truth:.3f}")
+        mean = float(chances @ own)
+        spread = float(chances @ (own - mean) ** 2) ** 0.5
+        axes.hist(own, bins, weights=chances, color=COLOURS[i], alpha=0.8)
+        upright(axes, "mean", mean, color="0.1", lw=1.5, ls="--")
+        axes.set_title(f"{name}: mean {mean:.4f}, standard deviation {spread:.3f}", loc="left", fontsize=11)
+        axes.set(yscale="log", ylabel="chance", yticks=[0.001, 0.1], yticklabels=["0.001", "0.1"])
+        axes.set_yticks([], minor=True)
+    panels[-1].set_xlabel(f"gradient of one response along ∇J; dashed: its mean, |∇J| = {truth:.4f} where unbiased")
     return settled(figure)
 
 
