@@ -70,7 +70,8 @@ def test_the_runs_of_lesson_07_are_whole_and_show_their_faults():
     for key in found:
         steps = [row["step"] for row in runs if (row["method"], row["updates"], row["lr"]) == key]
         assert steps == list(range(1, 31))
-    assert all((row["updates"] == 1) == (row["moved"] == 0) for row in runs if row["lr"] > 5e-5)
+    assert all(row["moved"] == 0 for row in runs if row["updates"] == 1)
+    assert all(row["moved"] > 0 for row in runs if row["updates"] > 1 and row["lr"] < 1e-3)  # beyond, all groups die
     late = {case: [row for row in cases if row["case"] == case] for case in CASES}
     ill = {case: {vital.columns[0] for vital in VITALS if vital.ill(rows)} for case, rows in late.items()}
     assert ill["C"] == set()
