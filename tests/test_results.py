@@ -71,7 +71,8 @@ def test_the_runs_of_lesson_07_are_whole_and_show_their_faults():
         steps = [row["step"] for row in runs if (row["method"], row["updates"], row["lr"]) == key]
         assert steps == list(range(1, 31))
     assert all(row["moved"] == 0 for row in runs if row["updates"] == 1)
-    assert all(row["moved"] > 0 for row in runs if row["updates"] > 1 and row["lr"] < 1e-3)  # beyond, all groups die
+    for updates, lr in ((4, 3e-5), (16, 3e-4)):
+        assert max(row["moved"] for row in runs if (row["updates"], row["lr"]) == (updates, lr)) > 0.005
     late = {case: [row for row in cases if row["case"] == case] for case in CASES}
     ill = {case: {vital.columns[0] for vital in VITALS if vital.ill(rows)} for case, rows in late.items()}
     assert ill["C"] == set()
