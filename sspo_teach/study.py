@@ -7,6 +7,7 @@ import dataclasses
 import json
 import math
 import statistics
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from sspo_teach import plotting
 from sspo_teach.tensors import unknown
 from sspo_teach.training.checkpoint import found
 from sspo_teach.training.config import Config, resolve
+from sspo_teach.training.folder import read_history
 from sspo_teach.training.intervals import interval
-from sspo_teach.training.trainer import Trainer
+from sspo_teach.training.trainer import Trainer, train
 
 Runs = dict[str, list[list[dict[str, Any]]]]
 
@@ -134,3 +136,10 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
             f"{row['method']:<20}{row['way']:<10}{row['before']:>8.1f}{row['after']:>8.1f}{row['gain']:>+8.1f}   {band}"
         )
     return "\n".join(lines)
+
+
+def reruns(config: Config, seeds: int) -> list[list[dict[str, float]]]:
+    """The histories of one config on several seeds, the first being its own; nothing is kept on the disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [dataclasses.replace(config, seed=config.seed + i, out=str(Path(folder) / str(i))) for i in range(seeds)]
+        return [read_history(train(run, quiet=True)) for run in runs]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sspo_teach.training.intervals import interval, luckiest_split, power, seeds_needed, t975
+from sspo_teach.training.intervals import interval, luckiest_split, power, seeds_needed, t975, unpaired
 
 
 @pytest.mark.parametrize(("difference", "sd", "seeds"), [(0.0, 1.0, 5), (1.0, 1.0, 5), (2.0, 1.5, 3), (1.0, 2.0, 20)])
@@ -43,3 +43,14 @@ def test_numbers_out_of_range_are_refused_by_name():
     with pytest.raises(ValueError, match="seeds must lie"):
         power(1.0, 1.0, 0)
     assert interval([1.0, 1.0]) == (1.0, 0.0)
+
+
+def test_pairs_that_move_together_are_told_apart_sooner():
+    """Differences 1, 1, 1, 2 on starts that lie far apart: sd 0.5 against about 13 of each list."""
+    one, other = [11.0, 21.0, 31.0, 42.0], [10.0, 20.0, 30.0, 40.0]
+    mean, half = unpaired(one, other)
+    error = (np.var(one, ddof=1) / 4 + np.var(other, ddof=1) / 4) ** 0.5
+    assert (mean, half) == (pytest.approx(1.25), pytest.approx(2.447 * error))
+    assert interval([a - b for a, b in zip(one, other, strict=True)])[1] == pytest.approx(3.182 * 0.5 / 2)
+    with pytest.raises(ValueError, match="one has 2 values and other 3"):
+        unpaired([1.0, 2.0], [1.0, 2.0, 3.0])
