@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from sspo_teach.plotting.style import COLOURS, looks
 
@@ -123,6 +124,7 @@ def training_rewards(histories: Mapping[str, Sequence[Mapping[str, float]]], key
         smooth = np.convolve(y, np.ones(wide) / wide, mode="valid")
         axes.plot(steps[wide - 1 :], smooth, **look, lw=2, label=name)
     axes.set(xlabel="iteration", ylabel=ylabel)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_title(title, loc="left", fontsize="medium", fontweight="bold")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
