@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sspo_teach.training.intervals import interval, luckiest_split, power, seeds_needed, t975, unpaired
+from sspo_teach.training.intervals import interval, luckiest_split, power, seeds_needed, t975, t_point, unpaired
 
 
 @pytest.mark.parametrize(("difference", "sd", "seeds"), [(0.0, 1.0, 5), (1.0, 1.0, 5), (2.0, 1.5, 3), (1.0, 2.0, 20)])
@@ -54,3 +54,15 @@ def test_pairs_that_move_together_are_told_apart_sooner():
     assert interval([a - b for a, b in zip(one, other, strict=True)])[1] == pytest.approx(3.182 * 0.5 / 2)
     with pytest.raises(ValueError, match="one has 2 values and other 3"):
         unpaired([1.0, 2.0], [1.0, 2.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    ("freedom", "outside", "t"), [(4, 0.05, 2.776), (4, 0.01, 4.604), (9, 0.02, 2.821), (2, 0.1, 2.920)]
+)
+def test_points_of_student_s_t_are_the_printed_ones(freedom, outside, t):
+    assert t_point(freedom, outside) == pytest.approx(t, rel=2e-3)
+
+
+def test_several_questions_share_the_five_per_cent():
+    values = [1.0, 2.0, 4.0, 5.0, 3.0]
+    assert interval(values, questions=5)[1] / interval(values)[1] == pytest.approx(4.604 / 2.776, rel=2e-3)

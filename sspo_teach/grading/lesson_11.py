@@ -79,7 +79,10 @@ EXERCISES = {
         ask="a number of GB (10⁹ bytes), to two decimals",
         judge=_logits,
         praise="and the plain way holds several such copies at once; by chunks there is never one",
-        hints=("Eight responses, 256 tokens each, one number for every word of the vocabulary.", "8 · 256 · 151936 · 4."),
+        hints=(
+            "Eight responses, 256 tokens each, one number for every word of the vocabulary.",
+            "8 · 256 · 151936 · 4.",
+        ),
     ),
     "states": Exercise(
         ask="a number of GB (10⁹ bytes), to one decimal",

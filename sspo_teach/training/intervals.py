@@ -17,12 +17,19 @@ MOST = 1000  # seeds
 CELLS = 4000  # of the integral over s
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half width of its 95 % t-interval; NaN for the width of a single value."""
+def interval(values: Sequence[float], *, questions: int = 1) -> tuple[float, float]:
+    """Mean and half width of its 95 % t-interval; NaN for the width of a single value.
+
+    Args:
+        values: one per seed.
+        questions: how many such intervals are read together; each then takes its share of the 5 % (Bonferroni).
+    """
     mean = statistics.mean(values)
     if len(values) < 2:
         return mean, math.nan
-    return mean, t975(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    freedom = len(values) - 1
+    t = t975(freedom) if questions == 1 else t_point(freedom, 0.05 / questions)
+    return mean, t * statistics.stdev(values) / math.sqrt(len(values))
 
 
 def unpaired(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
@@ -59,14 +66,28 @@ def power(difference: float, sd: float, seeds: int) -> float:
     check_between(1, MOST, "it is a number of seeds", seeds=seeds)
     if seeds < 2:
         return 0.0
-    freedom, shift, t = seeds - 1, difference * math.sqrt(seeds) / sd, t975(seeds - 1)
+    return _beyond(t975(seeds - 1), seeds - 1, difference * math.sqrt(seeds) / sd)
+
+
+def t_point(freedom: int, outside: float) -> float:
+    """The t that |T| exceeds with probability ``outside``, by bisection."""
+    check_between(1e-4, 0.999, "it is a probability", outside=outside)
+    low, high = 0.0, 1e4
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _beyond(middle, freedom, 0.0) > outside else (low, middle)
+    return high
+
+
+def _beyond(t: float, freedom: int, shift: float) -> float:
+    """P(|N + shift| > t χ/√freedom), N standard normal and χ with so many degrees of freedom."""
     width = (1 + 8 / math.sqrt(freedom)) / CELLS
     u = (torch.arange(CELLS, dtype=torch.float64) + 0.5) * width  # s/σ
     log_density = (freedom - 1) * u.log() - freedom * u**2 / 2
     density = (log_density - log_density.max()).exp()
     ndtr = torch.special.ndtr
-    beyond = ndtr(shift - t * u) + ndtr(-shift - t * u)
-    return ((density * beyond).sum() / density.sum()).item()
+    outside = ndtr(shift - t * u) + ndtr(-shift - t * u)
+    return ((density * outside).sum() / density.sum()).item()
 
 
 def seeds_needed(difference: float, sd: float, *, chance: float = 0.8) -> int:

@@ -51,7 +51,5 @@ def planner(
         lora_rank=lora_rank,
     )
     budget = hardware(hardware_preset).bytes
-    found = {
-        moment: {**items, "allowance": allowance(sum(items.values()))} for moment, items in moments(load).items()
-    }
+    found = {moment: {**items, "allowance": allowance(sum(items.values()))} for moment, items in moments(load).items()}
     memory(found, budget=budget, title=verdict(load, budget), figure=figure)
