@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from torch import Tensor
 from sspo_teach.catalog import Method, method
 from sspo_teach.objectives.compose import corrected
 from sspo_teach.objectives.corrections import SAMPLER, off_policy_sequence_mask
+from sspo_teach.policies.lora import MISSING
 from sspo_teach.tensors import unknown
 from sspo_teach.types import Rollout
 
@@ -55,6 +57,9 @@ TEXT_FIELDS = ("data", "question_field", "answer_field", "system", "prompt_forma
 """Options of text tasks that are fields of the config; left as they are, the task's own defaults hold."""
 
 Correction = Literal["none", "tis", "tis_sequence", "mis", "mis_sequence", "icepop", "geo_mask", "sequence_mask"]
+
+AUTOCAST: Mapping[str, torch.dtype | None] = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+OPTIMIZERS = ("adamw", "adamw_fused", "adamw_8bit")
 
 
 @dataclass(frozen=True)
@@ -231,6 +236,7 @@ def resolve(config: Config) -> Config:
     except (AssertionError, RuntimeError, NotImplementedError) as error:  # whichever torch chooses
         reason = str(error).splitlines()[0]
         raise ValueError(f"device={config.device!r}: {reason}; --device cpu always works") from error
+    config = _lean(config)
     for name in ("lr", "temperature"):
         value = getattr(config, name)
         if not (value > 0 and math.isfinite(value)):
@@ -257,6 +263,32 @@ def resolve(config: Config) -> Config:
     if config.resume and config.overwrite:
         raise ValueError("resume=True and overwrite=True contradict each other; give one of them")
     return config
+
+
+def _lean(config: Config) -> Config:
+    """Settle the precision of matrix products, and refuse what cannot be had here."""
+    if config.autocast not in ("auto", *AUTOCAST):
+        raise ValueError(unknown("autocast", config.autocast, ("auto", *AUTOCAST)))
+    if config.autocast == "auto":
+        config = dataclasses.replace(config, autocast=_precision(config))
+    if config.autocast != "none" and config.dtype != "float32":
+        raise ValueError(f"autocast={config.autocast!r}: lowers float32 weights, not dtype={config.dtype!r}; use none")
+    if config.optimizer not in OPTIMIZERS:
+        raise ValueError(unknown("optimizer", config.optimizer, OPTIMIZERS))
+    if config.optimizer == "adamw_8bit" and find_spec("bitsandbytes") is None:
+        raise ValueError(
+            "optimizer='adamw_8bit': bitsandbytes is not installed; pip install bitsandbytes, or take adamw_fused"
+        )
+    if config.lora_rank and find_spec("peft") is None:
+        raise ValueError(f"lora_rank={config.lora_rank}: {MISSING}")
+    return config
+
+
+def _precision(config: Config) -> Literal["none", "bf16", "fp16"]:
+    """What ``auto`` means: a tiny model gains nothing, a CPU loses time, a GPU before Ampere has no bfloat16."""
+    if config.model == "tiny" or config.dtype != "float32" or not config.device.startswith("cuda"):
+        return "none"
+    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
 
 
 def try_out(row: Method) -> None:
