@@ -201,29 +201,11 @@ def resolve(config: Config) -> Config:
             "such as Qwen/Qwen2.5-0.5B-Instruct"
         )
     row = method_of(config)  # refuses unknown names now, not after minutes of warm-up
-    positive = [
-        "prompts",
-        "group_size",
-        "minibatches",
-        "epochs",
-        "eval_problems",
-        "eval_every",
-        "save_every",
-        "collapse_window",
-    ]
-    counts = [
-        "seed",
-        "steps",
-        "micro_batch",
-        "max_new_tokens",
-        "eval_new_tokens",
-        "warmup_steps",
-        "lr_warmup",
-        "resample_limit",
-        "threads",
-    ]
-    counts += ["shots", "token_budget", "generation_batch", "probe_every"]
-    at_least = {**dict.fromkeys(positive, 1), **dict.fromkeys(counts, 0), "probe_prompts": 2}
+    positive = ("prompts", "group_size", "minibatches", "epochs", "eval_problems", "eval_every", "save_every")
+    counts = ("seed", "steps", "micro_batch", "max_new_tokens", "eval_new_tokens", "warmup_steps", "lr_warmup")
+    more = ("resample_limit", "threads", "shots", "token_budget", "generation_batch", "probe_every")
+    at_least = {**dict.fromkeys(positive, 1), **dict.fromkeys((*counts, *more), 0)}
+    at_least |= {"probe_prompts": 2, "collapse_window": 1}
     for name, least in at_least.items():
         if getattr(config, name) < least:
             raise ValueError(f"{name}={getattr(config, name)}: must be at least {least}")
