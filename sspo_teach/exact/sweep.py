@@ -152,7 +152,7 @@ def verdicts(summary: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 LIMITS = (
-    "One small enumerated problem, one drift seed: a table of softmaxes is no language model.",
+    "Small enumerated problems, one direction of drift on each: a table of softmaxes is no language model.",
     "Error of one step's direction after the best scalar multiple; learning rate, Adam, entropy and later steps are "
     "not in it.",
     "A batch is so many groups, drawn independently; shaped rewards and resampling are left out.",

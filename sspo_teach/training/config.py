@@ -162,7 +162,19 @@ class Config:
     device: str = "cpu"
     """cpu, cuda or mps."""
     dtype: Literal["float32", "float64"] = "float32"
-    """Of weights and activations."""
+    """Of weights, and of activations where no autocast lowers them; log-softmax and ratios take float32 at least."""
+    chunk: int = 0
+    """Tokens per piece of the vocabulary projection; 0 chooses. Changes memory, never the gradient."""
+    gradient_checkpointing: bool = False
+    """Keep only each layer's input and compute the rest again going backward: less memory, a third more arithmetic."""
+    autocast: Literal["auto", "none", "bf16", "fp16"] = "auto"
+    """Precision of matrix products. auto: bf16 or else fp16 for pretrained models on cuda, none anywhere else."""
+    optimizer: Literal["adamw", "adamw_fused", "adamw_8bit"] = "adamw_fused"
+    """AdamW tensor by tensor, in one kernel, or with its state in 8 bits (on cuda, needs bitsandbytes)."""
+    lora_rank: int = 0
+    """Train low-rank adapters on all linear layers instead of the weights themselves (needs peft); 0 trains all."""
+    reference_offload: bool = False
+    """Keep the reference model, which beta > 0 needs, in CPU memory while it does not score."""
     threads: int = 0
     """CPU threads; 0 leaves torch's choice."""
     out: str = ""
@@ -201,11 +213,12 @@ def resolve(config: Config) -> Config:
             "such as Qwen/Qwen2.5-0.5B-Instruct"
         )
     row = method_of(config)  # refuses unknown names now, not after minutes of warm-up
-    positive = ("prompts", "group_size", "minibatches", "epochs", "eval_problems", "eval_every", "save_every")
-    counts = ("seed", "steps", "micro_batch", "max_new_tokens", "eval_new_tokens", "warmup_steps", "lr_warmup")
-    more = ("resample_limit", "threads", "shots", "token_budget", "generation_batch", "probe_every")
-    at_least = {**dict.fromkeys(positive, 1), **dict.fromkeys((*counts, *more), 0)}
-    at_least |= {"probe_prompts": 2, "collapse_window": 1}
+    positive = ("prompts", "group_size", "minibatches", "epochs", "eval_problems", "eval_every", "save_every",
+                "collapse_window")  # fmt: skip
+    counts = ("seed", "steps", "micro_batch", "max_new_tokens", "eval_new_tokens", "warmup_steps", "lr_warmup", "chunk",
+              "lora_rank", "generation_batch", "shots", "token_budget", "probe_every", "resample_limit",
+              "threads")  # fmt: skip
+    at_least = {**dict.fromkeys(positive, 1), **dict.fromkeys(counts, 0), "probe_prompts": 2}
     for name, least in at_least.items():
         if getattr(config, name) < least:
             raise ValueError(f"{name}={getattr(config, name)}: must be at least {least}")
