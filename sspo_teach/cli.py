@@ -186,7 +186,7 @@ def train(words: list[str]) -> int:
     config = trainer.config
     numbers = " ".join(f"{name}={value:g}" for name, value in trainer.method.numbers.items())
     print(
-        f"{config.task}, {config.method} {numbers}, seed {config.seed}: {config.steps} iterations of "
+        f"{config.task}, {config.method} {numbers}, seed {config.seed}: {_length(config)} of "
         f"{config.prompts}×{config.group_size} responses, {config.minibatches * config.epochs} updates each, "
         f"lr {config.lr:g}, T = {config.temperature:g}, on {config.device}"
     )
@@ -198,11 +198,17 @@ def train(words: list[str]) -> int:
             raise
         print(f"\nleft at once, the last checkpoint stands; {go_on}")
         return 130
-    if trainer.step < config.steps:
+    if not trainer.done:
         print(f"\nstopped after iteration {trainer.step}, all saved; {go_on}")
         return 130
     print(report(path))
+    if trainer.collapse is not None:
+        print(f"collapsed at iteration {trainer.step} and stopped: {trainer.collapse['criterion']}")
     return 0
+
+
+def _length(config: Config) -> str:
+    return f"{config.token_budget:,} tokens in iterations" if config.token_budget else f"{config.steps} iterations"
 
 
 def report(path: Path) -> str:

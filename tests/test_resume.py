@@ -268,7 +268,7 @@ def test_overwrite_deletes_nothing_for_a_run_that_cannot_be_built(half):
 
 def test_what_broke_off_before_its_first_checkpoint_may_start(undisturbed, tmp_path):
     folder = tmp_path / "run"
-    RunFolder(folder).create(resolve(run_of(folder)), {})
+    RunFolder(folder).create(resolve(run_of(folder)), {}, {})
     (folder / "history.csv").write_text("step\n1\n")
     (folder / "reference").mkdir()
     (folder / "reference" / "config.json").write_text("{")

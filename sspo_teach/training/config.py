@@ -54,15 +54,13 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """What depends on the task: a model from nothing wants other numbers than a pretrained one."""
 
+TEXT_FIELDS = ("data", "question_field", "answer_field", "system", "prompt_format", "shots")
+"""Options of text tasks that are fields of the config; left as they are, the task's own defaults hold."""
 DEFAULTS: dict[str, Any] = {
     "device": "cpu", "group_size": 8, "chunk": 0, "gradient_checkpointing": False, "autocast": "auto",
     "optimizer": "adamw_fused", "reference_offload": False, "generation_batch": 0,
 }  # fmt: skip
 """What a hardware preset may choose, where none was named."""
-
-TEXT_FIELDS = ("data", "question_field", "answer_field", "system", "prompt_format", "shots")
-"""Options of text tasks that are fields of the config; left as they are, the task's own defaults hold."""
-
 
 Correction = Literal["none", "tis", "tis_sequence", "mis", "mis_sequence", "icepop", "geo_mask", "sequence_mask"]
 
