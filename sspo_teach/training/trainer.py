@@ -227,8 +227,8 @@ class Trainer:
             if not config.reuse_sampler_logp:
                 rollout, _ = rescored(self.policy, rollout, config)
             if self.reference is not None:
-                found = score_rows(self.reference.logp_and_entropy, rollout, config)[0]
-                rollout = dataclasses.replace(rollout, logp_ref=found)
+                with self.reference.scoring() as score:
+                    rollout = dataclasses.replace(rollout, logp_ref=score_rows(score, rollout, config)[0])
         if self.method.reward is not None:
             shaped = self.method.reward(rollout, task.max_new_tokens)
             rollout = dataclasses.replace(rollout, rewards=shaped)
@@ -246,7 +246,8 @@ class Trainer:
             rows = (rollout.group_ids == i).nonzero().squeeze(1)
             group = rollout.select(rows)
             logps.append(self._push(group, advantages[rows], with_counts(self.normalizer, group.mask), hyper)[0])
-            return [torch.zeros_like(w) if w.grad is None else w.grad for w in self.weights]
+            scale = self.scaler.get_scale()
+            return [torch.zeros_like(w) if w.grad is None else w.grad / scale for w in self.weights]
 
         norm, variance = spread(gradient, self.config.probe_prompts)
         self.optimizer.zero_grad(set_to_none=True)
