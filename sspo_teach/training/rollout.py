@@ -13,6 +13,7 @@ from torch import Tensor
 from sspo_teach.catalog import Method
 from sspo_teach.objectives.regularizers import k1
 from sspo_teach.policies.causal_lm import CausalLM
+from sspo_teach.policies.reference import Reference, Unadapted
 from sspo_teach.policies.sampling import Sampling
 from sspo_teach.tensors import masked_sum
 from sspo_teach.training.config import Config
@@ -34,7 +35,7 @@ class Batch:
 
 def collect(
     policy: CausalLM,
-    reference: CausalLM | None,
+    reference: Reference | Unadapted | None,
     task: Task,
     method: Method,
     config: Config,
@@ -62,7 +63,8 @@ def collect(
             logp, entropy = score_rows(policy.logp_and_entropy, rollout, config)
             rollout = replace(rollout, logp_old=logp, logp_sampler=rollout.logp_old)
         if reference is not None:
-            rollout = replace(rollout, logp_ref=score_rows(reference.logp_and_entropy, rollout, config)[0])
+            with reference.scoring() as score:
+                rollout = replace(rollout, logp_ref=score_rows(score, rollout, config)[0])
         if rollout.logp_ref is not None and config.kl_in == "reward":
             toll = config.beta * masked_sum(k1(rollout.logp_old, rollout.logp_ref, rollout.mask), rollout.mask)
             rollout = replace(rollout, rewards=rollout.rewards - toll.squeeze(1))
