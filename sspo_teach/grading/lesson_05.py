@@ -22,6 +22,7 @@ def _bound(answer: Callable[..., Any]) -> str | None:
         return f"one bound per response, 3 here, got {found.numel()}"
     square = masked_sum((log_r - masked_mean(log_r, mask)).square(), mask)
     right = (tau**2 / 4 * square / lengths(mask)).squeeze(1)
+    sample = (tau**2 / 4 * square / (lengths(mask) - 1)).squeeze(1)
     told = {
         "that is the sample variance: divide by L, not by L − 1": tau**2
         / 4

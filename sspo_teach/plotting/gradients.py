@@ -57,10 +57,10 @@ def dead_groups(figure: Figure | None = None, *, rate: float = 0.18, group: int 
     needed = group_needed(rate, 0.1)
     left.set_title(f"p = {rate:.2f}, G = {group}: {share:.0%} dead, {prompts * share:.0f} of {prompts} groups",
                    loc="left", fontsize=11)  # fmt: skip
-    right.set_title(f"at p = {rate:.2f}, G = {needed} leaves 10 % dead", loc="left", fontsize=11)
+    right.set_title(f"at p = {rate:.2f}, G = {needed} leaves {dead_share(rate, needed):.1%}", loc="left", fontsize=11)
     left.set(xlabel="success rate p of the prompt", ylabel="share of dead groups", ylim=(0, 1.02), xlim=(0, 1))
     right.set(xlabel="group size G", xlim=(0, 65))
-    left.legend(frameon=False, fontsize=9, loc="upper center")
+    left.legend(frameon=False, fontsize=9, loc="upper center", ncols=2)
     return settled(figure)
 
 
