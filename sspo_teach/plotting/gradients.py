@@ -15,7 +15,7 @@ RATES = np.linspace(0.001, 0.999, 250)
 SIZES = (2, 4, 8, 16, 64)
 
 
-def dead_share(rate: Any, group: int) -> Any:
+def dead_share(rate: Any, group: Any) -> Any:
     """P(all rewards of a group are equal) = pᴳ + (1 − p)ᴳ for success rate p."""
     return rate**group + (1 - rate) ** group
 
@@ -77,7 +77,7 @@ def spread_along(
     """
     figure, panels = sheet(figure, (8.4, 1.5 * len(draws) + 0.8), len(draws), 1, sharex=True)
     every = np.concatenate(list(draws.values()))
-    bins = np.linspace(every.min(), every.max(), 61)
+    bins = np.linspace(every.min(), every.max(), 61).tolist()
     for i, (axes, (name, own)) in enumerate(zip(panels, draws.items(), strict=True)):
         mean = float(chances @ own)
         spread = float(chances @ (own - mean) ** 2) ** 0.5
