@@ -26,8 +26,7 @@ import tyro
 from sspo_teach.catalog import Method
 from sspo_teach.checks import OBJECTIVE_LAWS, Audit, grid
 from sspo_teach.dialects import Preset
-from sspo_teach.tensors import unknown
-from sspo_teach.training.config import TASK_DEFAULTS, Config
+from sspo_teach.training.config import Config, defaults
 
 HELP = """usage: sspo-teach COMMAND [OPTIONS]
 
@@ -37,6 +36,7 @@ Soft Sequence Policy Optimization and its family, from a bandit to a real langua
   compare    the same start and budget for several methods and seeds, in one figure
   evaluate   judge a finished run on held-out problems
   exact      bias and noise of methods on a problem whose every response is written down
+  claim      is SSPO's trade-off of bias and variance better? the answer in numbers
   methods    the table of methods: parts, weight, numbers, where each formula was read
   audit      put a method on trial: its laws, and its gradient against differences of its loss
 
@@ -96,6 +96,19 @@ class ExactConfig:
 
 
 @dataclass(frozen=True)
+class ClaimConfig:
+    """Is SSPO's trade-off of bias and variance better? SSPO against GRPO, GMPO, GSPO and SAPO on many small problems.
+
+    On each problem all is exact; the intervals are for the choice of problems.
+    """
+
+    problems: int = 40
+    """How many, at least 6; a quarter of them for each method's own drift, which takes longest."""
+    out: str = "runs/claim"
+    """Folder of the tables and figures; what is there is replaced."""
+
+
+@dataclass(frozen=True)
 class MethodsConfig:
     """Show the table of methods, or all about one."""
 
@@ -129,6 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "compare": compare,
         "evaluate": evaluate,
         "exact": exact,
+        "claim": claim,
         "methods": methods,
         "audit": audit,
     }
@@ -170,7 +184,7 @@ def train(words: list[str]) -> int:
     config = trainer.config
     numbers = " ".join(f"{name}={value:g}" for name, value in trainer.method.numbers.items())
     print(
-        f"{config.task}, {config.method} {numbers}, seed {config.seed}: {config.steps} iterations of "
+        f"{config.task}, {config.method} {numbers}, seed {config.seed}: {_length(config)} of "
         f"{config.prompts}×{config.group_size} responses, {config.minibatches * config.epochs} updates each, "
         f"lr {config.lr:g}, T = {config.temperature:g}, on {config.device}"
     )
@@ -182,11 +196,17 @@ def train(words: list[str]) -> int:
             raise
         print(f"\nleft at once, the last checkpoint stands; {go_on}")
         return 130
-    if trainer.step < config.steps:
+    if not trainer.done:
         print(f"\nstopped after iteration {trainer.step}, all saved; {go_on}")
         return 130
     print(report(path))
+    if trainer.collapse is not None:
+        print(f"collapsed at iteration {trainer.step} and stopped: {trainer.collapse['criterion']}")
     return 0
+
+
+def _length(config: Config) -> str:
+    return f"{config.token_budget:,} tokens in iterations" if config.token_budget else f"{config.steps} iterations"
 
 
 def report(path: Path) -> str:
@@ -336,6 +356,40 @@ def exact(words: list[str]) -> int:
     return 0
 
 
+def claim(words: list[str]) -> int:
+    """``sspo-teach claim``: SSPO's error over each rival's; what is the gate's part, what the pooling's."""
+    import torch
+
+    from sspo_teach import plotting
+    from sspo_teach.exact import claim, sweep
+
+    asked = tyro.cli(ClaimConfig, prog="sspo-teach claim", args=words)
+    if asked.problems < claim.LEAST:
+        raise ValueError(
+            f"problems={asked.problems}: take at least {claim.LEAST}, fewer say nothing about the next one"
+        )
+    torch.set_num_threads(1)  # many small sums: a second thread waits more than it works
+    tables = claim.tables(asked.problems)
+    answers = claim.answer(tables)
+    folder = Path(asked.out)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in tables.items():
+        sweep.write(folder / f"by-{name}.csv", rows)
+    for name, rows in answers.items():
+        sweep.write(folder / f"answer-{name}.csv", rows)
+    figures = {
+        "trade-off": plotting.trade_off(tables["knob"]),
+        "error-ratio": plotting.error_ratio(answers["method"]),
+        "along-tau": plotting.along_tau(tables["tau"]),
+    }
+    for name, figure in figures.items():
+        plotting.save(figure, folder / f"{name}.png")
+    print("\n".join(claim.lines(answers)))
+    print(*sweep.LIMITS, sep="\n")
+    print(f"tables and figures: {folder}")
+    return 0
+
+
 def _exact_figures(folder: Path, here: Any, summary: Sequence[Mapping[str, Any]], asked: ExactConfig, at: float):
     """Draw every figure of ``exact``; the names of the files."""
     import torch
@@ -461,16 +515,19 @@ def _table(found: Audit) -> list[str]:
 
 
 def _defaults(words: Sequence[str]) -> dict[str, Any]:
-    """The defaults that go with the task named in ``words``, so that --help and the run show real numbers."""
-    task = "arithmetic"
+    """What goes with the task and hardware named in ``words``, so that --help and the run show real numbers."""
+    task, hardware = _said_in(words, "--task", "arithmetic"), _said_in(words, "--hardware", "")
+    return {"task": task, "hardware": hardware, **defaults(task, hardware)}
+
+
+def _said_in(words: Sequence[str], option: str, otherwise: str) -> str:
+    """The value of an option before all words are read; the last one counts, as it will then."""
     for i, word in enumerate(words):
-        if word == "--task" and i + 1 < len(words):
-            task = words[i + 1]
-        elif word.startswith("--task="):
-            task = word.partition("=")[2]
-    if task not in TASK_DEFAULTS:
-        raise ValueError(unknown("task", task, TASK_DEFAULTS))
-    return {"task": task, **TASK_DEFAULTS[task]}
+        if word == option and i + 1 < len(words):
+            otherwise = words[i + 1]
+        elif word.startswith(f"{option}="):
+            otherwise = word.partition("=")[2]
+    return otherwise
 
 
 def _without(words: Sequence[str]) -> list[str]:

@@ -32,7 +32,7 @@ def by_autograd(policy, weights):
             start += parameter.numel()
     prompt = (tree.vocab + tree.prompt).unsqueeze(1)
     tokens = torch.cat([prompt, tree.tokens], 1)
-    logits = model._logits(tokens, torch.ones_like(prompt, dtype=torch.bool))[..., : tree.vocab]
+    logits = model._states(tokens, torch.ones_like(prompt, dtype=torch.bool))[..., : tree.vocab]
     logp = logits.log_softmax(-1).gather(-1, tree.tokens.unsqueeze(-1)).squeeze(-1)
     model.zero_grad()
     (logp * weights).where(tree.mask, 0.0).sum().backward()

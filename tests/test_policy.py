@@ -306,7 +306,7 @@ def test_softmax_in_float32_for_a_bfloat16_model():
     one, (tokens, mask, _) = policy(dtype=torch.bfloat16), batch()
     scored = one.logp(tokens, mask)
     assert scored.dtype == torch.float32
-    logits = one._logits(tokens, mask)
+    logits = one._states(tokens, mask)
     assert logits.dtype == torch.bfloat16
     exact = logits.double().log_softmax(-1).gather(-1, tokens[:, 4:].unsqueeze(-1)).squeeze(-1)
     assert (scored - exact).abs().max() < 1e-6

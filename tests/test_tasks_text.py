@@ -17,10 +17,14 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from sspo_teach.tasks import word_problems
 from sspo_teach.tasks.answers import parse_answer
 from sspo_teach.tasks.arithmetic_text import ArithmeticTextTask
 from sspo_teach.tasks.gsm8k import GSM8KTask
 from sspo_teach.tasks.text import TextProblem, TextTask
+from sspo_teach.tasks.toy import ArithmeticTask
+from sspo_teach.tasks.word_problems import WordProblemsTask, problems
+from sspo_teach.training.config import Config, options_of
 
 FIXTURE = Path(__file__).parent / "fixtures" / "gsm8k_like"
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -189,6 +193,63 @@ def test_bad_settings() -> None:
         ArithmeticTextTask(TOK, format_reward=-0.1)
 
 
+# ---- what stands around the question
+
+
+@pytest.mark.parametrize("chat", [True, False])
+def test_shots_are_shown_and_not_trained_on(chat: bool) -> None:
+    plain = GSM8KTask(TOK if chat else tokenizer(None), data=FIXTURE)
+    task = GSM8KTask(TOK if chat else tokenizer(None), data=FIXTURE, shots=2)
+    first, second, *others = plain._problems["train"]
+    assert task._problems == {"train": tuple(others), "test": plain._problems["test"]}
+    if chat:
+        turns = [f"<|im_start|>{role}\n{text}<|im_end|>\n" for shown in (first, second)
+                 for role, text in (("user", shown.question), ("assistant", shown.solution))]  # fmt: skip
+        head = f"<|im_start|>system\n{task.system}<|im_end|>\n" + "".join(turns)
+        assert task.prompt("Why?") == head + "<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n"
+    else:
+        told = [f"Question: {shown.question}\nAnswer: {shown.solution}" for shown in (first, second)]
+        assert task.prompt("Why?") == "\n\n".join([task.system, *told, "Question: Why?\nAnswer:"])
+    for bad in (-1, 22):
+        with pytest.raises(ValueError, match=f"shots={bad}: must be at least 0 and leave train problems, of 22"):
+            GSM8KTask(TOK, data=FIXTURE, shots=bad)
+
+
+def test_the_length_limit_does_not_count_shots() -> None:
+    longest = max(len(TOK(GSM8KTask(TOK, data=FIXTURE).prompt(r["question"]))["input_ids"]) for r in rows("train"))
+    with pytest.warns(UserWarning, match=r"left out: \{'train': 0, 'test': 1\}"):
+        task = GSM8KTask(TOK, data=FIXTURE, shots=3, max_prompt_tokens=longest)
+    assert task.prompts(1, rng=RNG(0)).tokens.shape[1] > longest
+
+
+def test_prompt_formats() -> None:
+    forms = {
+        "auto": "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n",
+        "plain": "Be brief.\n\nQuestion: Why?\nAnswer:",
+        "Q: {question} {} A:": "Be brief.\n\nQ: Why? {} A:",
+    }
+    for form, expected in {**forms, "chat": forms["auto"]}.items():
+        task = GSM8KTask(TOK, data=FIXTURE, system="Be brief.", prompt_format=form)
+        assert task.prompt("Why?") == expected
+        row = task.prompts(1, rng=RNG(0))
+        assert TOK.decode(row.tokens[0][row.mask[0]]) == task.prompt(row.problems[0].question)
+    with pytest.raises(ValueError, match="prompt_format='terse': take auto, chat, plain, or a text that holds"):
+        GSM8KTask(TOK, data=FIXTURE, prompt_format="terse")
+    with pytest.raises(ValueError, match="prompt_format='chat': this tokenizer has no chat template"):
+        GSM8KTask(tokenizer(None), data=FIXTURE, prompt_format="chat")
+
+
+def test_fields_of_the_config_reach_the_task() -> None:
+    config = Config(task="gsm8k", question_field="q", answer_field="a", system="none", shots=3, data="d.jsonl")
+    found = options_of(config, GSM8KTask)
+    assert found == {"question_field": "q", "answer_field": "a", "system": "", "shots": 3, "data": "d.jsonl"}
+    assert options_of(Config(task="gsm8k"), GSM8KTask) == {}
+    with pytest.raises(ValueError, match="shots=1: task='arithmetic' has nothing of that name"):
+        options_of(Config(shots=1), ArithmeticTask)
+    with pytest.raises(ValueError, match="shots=1: it stands in --options too"):
+        options_of(Config(task="gsm8k", shots=1, options=("shots=2",)), GSM8KTask)
+
+
 # ---- arithmetic
 
 
@@ -334,7 +395,7 @@ def test_gsm8k_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for split in ("train", "test"):  # other names, a byte-order mark, Windows line ends and blank lines
         lines = [json.dumps({"q": row["question"], "a": row["answer"]}) for row in rows(split)]
         (tmp_path / f"{split}.jsonl").write_bytes(b"\xef\xbb\xbf" + "\r\n\r\n".join(lines).encode())
-    assert GSM8KTask(TOK, data=tmp_path, question="q", answer="a")._problems == expected
+    assert GSM8KTask(TOK, data=tmp_path, question_field="q", answer_field="a")._problems == expected
     with pytest.raises(ValueError, match=r"train row 1 has no text field 'question', only \['a', 'q'\]"):
         GSM8KTask(TOK, data=str(tmp_path))
 
@@ -346,7 +407,9 @@ def test_gsm8k_bad_sources(tmp_path: Path) -> None:
     for train, message in {
         "{\n": "line 1 of .* is not JSON",
         "\n3\n": "line 2 of .* is not a JSON object",
-        json.dumps({"question": "?", "answer": "none"}): "train row 1 has no number after ####: 'none'",
+        json.dumps({"question": "?", "answer": "#### none"}): "train row 1 has no number after its marker: '#### none'",
+        json.dumps({"question": "?", "answer": "none"}): "no train row has a number in 'answer'; name it with",
+        json.dumps({"question": "?"}): "no text field 'answer', only .* name it with --answer-field",
         "": "leaves none of the 0 train problems",
     }.items():
         (tmp_path / "train.jsonl").write_text(train)
@@ -356,6 +419,79 @@ def test_gsm8k_bad_sources(tmp_path: Path) -> None:
         GSM8KTask(TOK, data={"train": good})
     with pytest.raises(ValueError, match="1 train questions are also test questions"):
         GSM8KTask(TOK, data={"train": good, "test": rows("test") + good[:1]})
+
+
+def test_one_file_with_other_fields_and_bare_answers(tmp_path: Path) -> None:
+    """As DeepMath-103K has them: numbers without a marker, and answers that are no number."""
+    answers = ["12", r"\frac{3}{4}", "x + 1", "Yes", r"\infty", "-7", 5]
+    lines = [{"question": f"Q{i}?", "final_answer": answers[i % 7]} for i in range(140)]
+    file = tmp_path / "deep.jsonl"
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.warns(UserWarning, match="problems without a number for an answer left out"):
+        task = GSM8KTask(TOK, data=file, answer_field="final_answer", test_share=0.25)
+    assert sum(task.not_numbers.values()) == 60
+    assert 20 < task.size("test") * 7 / 4 < 50
+    assert task.size("train") + task.size("test") == 80
+    every = {p.question: p.answer for split in ("train", "test") for p in task._problems[split]}
+    numbers = {0: Fraction(12), 1: Fraction(3, 4), 5: Fraction(-7), 6: Fraction(5)}
+    assert every == {f"Q{i}?": numbers[i % 7] for i in range(140) if i % 7 in numbers}
+    assert {p.solution for p in task._problems["test"]} <= {"#### 12", r"#### \frac{3}{4}", "#### -7", "#### 5"}
+    file.write_text("".join(json.dumps(line) + "\n" for line in reversed(lines)))
+    with pytest.warns(UserWarning, match="left out"):
+        turned = GSM8KTask(TOK, data=file, answer_field="final_answer", test_share=0.25)
+    assert set(turned._problems["test"]) == set(task._problems["test"])  # a problem's side does not hang on its place
+    with pytest.raises(ValueError, match=r"row 1 has no text field 'answer', only .*; name it with --answer-field"):
+        GSM8KTask(TOK, data=file)
+    with pytest.raises(ValueError, match="test_share=1: must lie between 0 and 1"):
+        GSM8KTask(TOK, data=file, answer_field="final_answer", test_share=1)
+    file.write_text(json.dumps(lines[0]))
+    with pytest.raises(ValueError, match="leaves a split empty at test_share"):
+        GSM8KTask(TOK, data=file, answer_field="final_answer")
+
+
+# ---- word problems
+
+
+def test_every_line_of_every_generated_solution_is_right() -> None:
+    kinds = set()
+    for steps in ((1, 1), (2, 4), (5, 8)):
+        found = problems(300, steps)
+        assert len({row["question"] for row in found}) == 300
+        for row in found:
+            kinds.add(row["question"].split(".")[0].split(" ", 1)[1].rstrip("0123456789"))
+            *lines, last = row["answer"].split("\n")
+            results = []
+            for line in lines:
+                expression, value = re.search(r"(\d+ [-+*/] \d+) = (\d+)", line).groups()
+                assert calculate(expression) == int(value), row
+                results.append(value)
+            assert last == f"#### {results[-1]}"
+            told = set(re.findall(r"\d+", row["question"])) | set(results) | {"2", "3", "4", "5"}
+            assert {n for line in lines for n in re.findall(r"(\d+) [-+*/] (\d+)", line) for n in n} <= told, row
+    assert len(kinds) > 10
+
+
+def test_word_problems_are_a_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = WordProblemsTask(TOK, train=60, test=20, steps=(1, 2))
+    same, other = (
+        WordProblemsTask(TOK, train=60, test=20, steps=(1, 2)),
+        WordProblemsTask(TOK, train=60, test=20, steps=(1, 2), problem_seed=1),
+    )
+    assert (task.size("train"), task.size("test")) == (60, 20)
+    assert task._problems == same._problems
+    assert not set(task._problems["test"]) & set(task._problems["train"])
+    assert other.prompts(20, rng=RNG(0), split="test").problems != task._problems["test"]
+    every = task.prompts(20, rng=RNG(0)).problems
+    scores = task.score(every, *responses(task, [TOK.decode(ids) for ids in task.answers(every)]))
+    assert scores.rewards.tolist() == [1] * 20
+    with pytest.raises(ValueError, match=r"steps=\(3, 2\): must be"):
+        WordProblemsTask(TOK, steps=(3, 2))
+    with pytest.raises(ValueError, match="test=0: must be between"):
+        WordProblemsTask(TOK, test=0)
+    monkeypatch.setattr(word_problems, "_KINDS", (lambda story, _: story.told.append(str(story.between(1, 3))),))
+    assert len(problems(3, (1, 1))) == 3
+    with pytest.raises(ValueError, match=r"too few different problems for train \+ test = 4"):
+        problems(4, (1, 1))
 
 
 def test_gsm8k_from_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:

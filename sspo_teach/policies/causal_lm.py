@@ -3,23 +3,43 @@
 from __future__ import annotations
 
 import inspect
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, DynamicCache, Qwen2Config, Qwen2ForCausalLM
+from transformers.modeling_layers import GradientCheckpointingLayer
 
-from sspo_teach.policies import attention
+from sspo_teach.policies import attention, lora, projection
 from sspo_teach.policies.sampling import Sampling
+
+M = TypeVar("M", bound=Callable[..., Any])
 
 COMPACT = 0.8
 """Finished responses leave the batch once less than this share of it still grows, since leaving copies the cache."""
 
 PACK = 256
 """Responses to one prompt share a row up to this width: fewer, larger operations, but a larger attention matrix."""
+
+SMALL = 4096
+"""The largest vocabulary whose logits are made all at once where nobody says otherwise: they cost less than chunks."""
+
+
+def _casting(method: M) -> M:
+    @wraps(method)
+    def casting(self: CausalLM, *args: Any, **kwargs: Any) -> Any:
+        with self.casts():
+            return method(self, *args, **kwargs)
+
+    return cast(M, casting)
 
 
 @dataclass(frozen=True)
@@ -46,10 +66,18 @@ class CausalLM(nn.Module):
 
     Prompts are left-padded, responses right-padded; position ids follow the mask; dropout is off; the log-softmax is
     taken in float32 of ``logits / temperature``, so what is sampled and what is scored are the same distribution.
+    Of a large vocabulary the logits of all tokens never exist together.
 
     Args:
         model: a transformers causal language model. It is put in evaluation mode and stays there.
     """
+
+    chunk = 0
+    """Tokens whose logits exist together when responses are scored; 0 chooses."""
+    autocast: torch.dtype | None = None
+    """Of matrix products, where it is not that of the weights."""
+    recomputes = False
+    """Whether layers keep only their input for the backward pass."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -58,6 +86,7 @@ class CausalLM(nn.Module):
         self._cache_name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         config = model.config.get_text_config()
         kinds = getattr(config, "layer_types", None) or ["full_attention"]
+        self._plain_head: bool | None = None  # looked at when first needed
         self._packs = config._attn_implementation in ("sdpa", attention.NAME) and set(kinds) == {"full_attention"}
         if self._packs and config is model.config and config.hidden_size <= attention.SMALL:
             model.set_attn_implementation(attention.NAME)
@@ -65,6 +94,19 @@ class CausalLM(nn.Module):
     def train(self, mode: bool = True) -> CausalLM:
         """Keep dropout off: a ratio between two passes is only 1 when both compute the same function."""
         return super().train(False)
+
+    def spare(self, *, chunk: int = 0, recompute: bool = False, autocast: torch.dtype | None = None) -> CausalLM:
+        """Choose what memory is spent on; the function stays the same, up to the rounding of ``autocast``.
+
+        Args:
+            chunk: tokens whose logits exist together when responses are scored; 0 chooses.
+            recompute: keep only each layer's input for the backward pass (gradient checkpointing).
+            autocast: bfloat16 or float16 for matrix products; log-softmax and log-probabilities stay in float32.
+        """
+        if recompute and not self.recomputes:
+            _recompute_layers(self.model)
+        self.chunk, self.autocast, self.recomputes = chunk, autocast, recompute or self.recomputes
+        return self
 
     @property
     def device(self) -> torch.device:
@@ -89,57 +131,102 @@ class CausalLM(nn.Module):
         Returns:
             (B, T) float32 (float64 for a float64 model), differentiable.
         """
-        return self._scored(tokens, prompt_mask, temperature, group_ids)[0]
+        return self._scored(tokens, prompt_mask, temperature, group_ids, entropy=False)[0]
 
     @torch.no_grad()
     def logp_and_entropy(
         self, tokens: Tensor, prompt_mask: Tensor, *, temperature: float = 1.0, group_ids: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """``logp`` without gradient, and the entropy (B, T) in nats of the distribution at each response token."""
-        logp, all_logp = self._scored(tokens, prompt_mask, temperature, group_ids)
-        return logp, _entropy(all_logp)
+        logp, entropy = self._scored(tokens, prompt_mask, temperature, group_ids, entropy=True)
+        return logp, entropy
 
     def _scored(
-        self, tokens: Tensor, prompt_mask: Tensor, temperature: float, group_ids: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+        self, tokens: Tensor, prompt_mask: Tensor, temperature: float, group_ids: Tensor | None, *, entropy: bool
+    ) -> tuple[Tensor, ...]:
         if not temperature > 0:
             raise ValueError(
                 f"temperature={temperature}: scoring needs a positive temperature; greedy has no log-probability"
             )
+        head = self._head() if self.chunk or self.vocab_size > SMALL else None
         if group_ids is None:
-            logits = self._logits(tokens, prompt_mask)
+            states = self._states(tokens, prompt_mask, head)
         else:
-            logits = self._logits_of_groups(tokens, prompt_mask, group_ids)
-        all_logp = _log_softmax(logits, temperature)
+            states = self._states_of_groups(tokens, prompt_mask, group_ids, head)
         response = tokens[:, prompt_mask.shape[1] :]
-        return all_logp.gather(-1, response.unsqueeze(-1)).squeeze(-1), all_logp
+        if head is not None:
+            score = projection.token_logp_and_entropy if entropy else projection.token_logp
+            chunk = self.chunk or projection.automatic_chunk(self.vocab_size)
+            out = score(
+                states, head.weight, head.bias, response, temperature=temperature, chunk=chunk, dtype=self.autocast
+            )
+            return out if isinstance(out, tuple) else (out,)
+        all_logp = _log_softmax(states, temperature)
+        logp = all_logp.gather(-1, response.unsqueeze(-1)).squeeze(-1)
+        return (logp, _entropy(all_logp)) if entropy else (logp,)
 
-    def _logits(self, tokens: Tensor, prompt_mask: Tensor) -> Tensor:
-        """(B, T, V): position P−1 predicts the first response token, the last token predicts nothing that is scored."""
+    def _head(self) -> nn.Linear | None:
+        """The vocabulary projection, where logits are nothing but its product with the last hidden states."""
+        if self._plain_head is None:
+            head = self.model.get_output_embeddings()
+            self._plain_head = type(head) is nn.Linear and self._projects(head)
+            if not self._plain_head:
+                warnings.warn(
+                    f"{type(self.model).__name__} does more to its logits than one projection, so those of a whole "
+                    "micro-batch are made at once; a small micro_batch keeps them small",
+                    stacklevel=4,
+                )
+        return self.model.get_output_embeddings() if self._plain_head else None
+
+    @torch.no_grad()
+    def _projects(self, head: nn.Linear) -> bool:
+        ids = torch.zeros((1, 2), dtype=torch.int64, device=self.device)
+        logits = self.model(input_ids=ids, use_cache=False).logits
+        return torch.equal(logits, head(self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state))
+
+    def _states(self, tokens: Tensor, prompt_mask: Tensor, head: nn.Linear | None = None) -> Tensor:
+        """(B, T, V) logits, or with a ``head`` to come the (B, T, D) hidden states that it reads.
+
+        Position P−1 predicts the first response token, the last token predicts nothing that is scored.
+        """
         length = tokens.shape[1] - prompt_mask.shape[1]
-        return self._forward(tokens[:, :-1], _extend(prompt_mask, length - 1), logits_to_keep=length)
+        return self._forward(tokens[:, :-1], _extend(prompt_mask, length - 1), keep=length, head=head)
 
-    def _logits_of_groups(self, tokens: Tensor, prompt_mask: Tensor, group_ids: Tensor) -> Tensor:
-        """``_logits`` with one pass over each prompt: short responses share its row, long ones read its cache."""
+    def _states_of_groups(
+        self, tokens: Tensor, prompt_mask: Tensor, group_ids: Tensor, head: nn.Linear | None
+    ) -> Tensor:
+        """``_states`` with one pass over each prompt: short responses share its row, long ones read its cache.
+
+        Layers that recompute cannot read a cache that has grown since; long responses then bring their own prompts.
+        """
         width = prompt_mask.shape[1]
         _, row_to_prompt, sizes = group_ids.unique(return_inverse=True, return_counts=True)
         order = row_to_prompt.argsort(stable=True)
         first = order[sizes.cumsum(0) - sizes]
         packed_width = width + int(sizes.max()) * (tokens.shape[1] - width - 1)
         if self._packs and packed_width <= PACK:
-            return self._logits_packed(tokens, prompt_mask, row_to_prompt, order, first, sizes)
+            return self._states_packed(tokens, prompt_mask, row_to_prompt, order, first, sizes, head)
+        if self.recomputes:
+            return self._states(tokens, prompt_mask, head)
         cache = DynamicCache(config=self.model.config)
-        prompt_logits = self._forward(tokens[first, :width], prompt_mask[first], cache=cache, logits_to_keep=1)
-        head = prompt_logits[row_to_prompt]
+        after_prompt = self._forward(tokens[first, :width], prompt_mask[first], cache=cache, keep=1, head=head)
+        start = after_prompt[row_to_prompt]
         if tokens.shape[1] == width + 1:
-            return head
+            return start
         cache.batch_select_indices(row_to_prompt)
         response = tokens[:, width:-1]
-        tail = self._forward(response, _extend(prompt_mask, response.shape[1]), cache=cache)
-        return torch.cat([head, tail], dim=1)
+        rest = self._forward(response, _extend(prompt_mask, response.shape[1]), cache=cache, head=head)
+        return torch.cat([start, rest], dim=1)
 
-    def _logits_packed(
-        self, tokens: Tensor, prompt_mask: Tensor, row_to_prompt: Tensor, order: Tensor, first: Tensor, sizes: Tensor
+    def _states_packed(
+        self,
+        tokens: Tensor,
+        prompt_mask: Tensor,
+        row_to_prompt: Tensor,
+        order: Tensor,
+        first: Tensor,
+        sizes: Tensor,
+        head: nn.Linear | None,
     ) -> Tensor:
         """One row per prompt: the prompt, then all its responses, each of which sees the prompt and itself alone."""
         (batch, width), device = prompt_mask.shape, tokens.device
@@ -161,25 +248,45 @@ class CausalLM(nn.Module):
         positions = (prompt_mask[first].long().cumsum(-1) - 1).clamp(min=0)
         inside = (at[width:] - width).remainder(max(inner, 1)) + 1
         positions = torch.cat([positions, positions[:, -1:] + inside], dim=1)
-        logits = self.model(input_ids=packed, attention_mask=mask, position_ids=positions, use_cache=False).logits
-        head = logits[row_to_prompt, width - 1].unsqueeze(1)
-        return torch.cat([head, logits[row_to_prompt.unsqueeze(1), places]], dim=1)
+        states = self._run(head, input_ids=packed, attention_mask=mask, position_ids=positions, use_cache=False)
+        start = states[row_to_prompt, width - 1].unsqueeze(1)
+        return torch.cat([start, states[row_to_prompt.unsqueeze(1), places]], dim=1)
 
     def _forward(
-        self, tokens: Tensor, mask: Tensor, *, cache: DynamicCache | None = None, logits_to_keep: int = 0
+        self,
+        tokens: Tensor,
+        mask: Tensor,
+        *,
+        cache: DynamicCache | None = None,
+        keep: int = 0,
+        head: nn.Linear | None = None,
     ) -> Tensor:
-        """Logits of ``tokens`` (B, N), the last N of the positions that ``mask`` (B, M ≥ N) describes."""
-        positions = (mask.long().cumsum(-1) - 1).clamp(min=0)[:, -tokens.shape[1] :]
-        return self.model(
+        """Logits of ``tokens`` (B, N), the last N of the positions that ``mask`` (B, M ≥ N) describes.
+
+        Of the last ``keep`` tokens, or of all (0); hidden states instead where a ``head`` is still to read them.
+        """
+        return self._run(
+            head,
+            keep,
             input_ids=tokens,
             attention_mask=None if bool(mask.all()) else mask.long(),
-            position_ids=positions,
+            position_ids=(mask.long().cumsum(-1) - 1).clamp(min=0)[:, -tokens.shape[1] :],
             use_cache=cache is not None,
-            logits_to_keep=logits_to_keep,
             **({} if cache is None else {self._cache_name: cache}),
-        ).logits
+        )
+
+    def _run(self, head: nn.Linear | None, keep: int = 0, **inputs: Any) -> Tensor:
+        with self.casts():
+            if head is None:
+                return self.model(**inputs, logits_to_keep=keep).logits
+            return self.model.base_model(**inputs).last_hidden_state[:, -keep:]
+
+    def casts(self) -> AbstractContextManager[Any]:
+        """``autocast`` as a context; one around many passes casts each weight once for all of them."""
+        return torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None)
 
     @torch.no_grad()
+    @_casting
     def generate(
         self,
         prompts: Tensor,
@@ -218,7 +325,7 @@ class CausalLM(nn.Module):
         stops = torch.tensor(stop_ids, device=device)
 
         cache = DynamicCache(config=self.model.config)
-        logits = self._forward(prompts, prompt_mask, cache=cache, logits_to_keep=1)[:, -1]
+        logits = self._forward(prompts, prompt_mask, cache=cache, keep=1)[:, -1]
         row_to_prompt = torch.arange(len(prompts), device=device).repeat_interleave(group_size)
         cache.batch_select_indices(row_to_prompt)
         logits, seen = logits[row_to_prompt], prompt_mask[row_to_prompt]
@@ -244,8 +351,12 @@ class CausalLM(nn.Module):
         return Generated(tokens, mask, logp, entropy, truncated=~torch.isin(last, stops))
 
     def save(self, folder: str | Path) -> None:
-        """Write weights (safetensors) and config so that ``load_policy(folder)`` and ``from_pretrained`` read them."""
-        self.model.save_pretrained(folder)
+        """Write weights (safetensors) and config so that ``load_policy(folder)`` and ``from_pretrained`` read them.
+
+        Adapters are merged into the weights: what is read again computes the same and needs no peft.
+        """
+        weights = {"state_dict": lora.merged(self.model)} if lora.adapted(self.model) else {}
+        self.model.save_pretrained(folder, **weights)
 
 
 def tiny_qwen2(
@@ -339,6 +450,19 @@ def cannot_load(what: str, source: str | Path, error: Exception) -> str:
         f"{what}={str(source)!r} cannot be loaded: {reason} "
         "Give a folder written by save_pretrained, a .gguf file (pip install gguf accelerate), a hub id, or 'tiny'."
     )
+
+
+def _recompute_layers(model: nn.Module) -> None:
+    """Gradient checkpointing that needs no training mode, which would switch dropout on."""
+    for layer in model.modules():
+        if isinstance(layer, GradientCheckpointingLayer):
+            layer.forward = partial(_recomputed, layer.forward)
+
+
+def _recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
 
 
 def _extend(mask: Tensor, n: int) -> Tensor:

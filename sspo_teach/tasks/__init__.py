@@ -8,6 +8,7 @@ from typing import Any
 from sspo_teach.tasks.arithmetic_text import ArithmeticTextTask
 from sspo_teach.tasks.gsm8k import GSM8KTask
 from sspo_teach.tasks.toy import ArithmeticTask, BanditTask
+from sspo_teach.tasks.word_problems import WordProblemsTask
 from toy_envs.arithmetic import Arithmetic
 from toy_envs.bandit import Bandit
 
@@ -17,7 +18,11 @@ TOYS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 """Toy task → its class, and whose keywords are its options."""
 
-TEXTS: Mapping[str, Callable[..., Any]] = {"arithmetic-text": ArithmeticTextTask, "gsm8k": GSM8KTask}
+TEXTS: Mapping[str, Callable[..., Any]] = {
+    "arithmetic-text": ArithmeticTextTask,
+    "word-problems": WordProblemsTask,
+    "gsm8k": GSM8KTask,
+}
 """Text task → its class, which takes the model's tokenizer first."""
 
-__all__ = ["TEXTS", "TOYS", "ArithmeticTask", "ArithmeticTextTask", "BanditTask", "GSM8KTask"]
+__all__ = ["TEXTS", "TOYS", "ArithmeticTask", "ArithmeticTextTask", "BanditTask", "GSM8KTask", "WordProblemsTask"]

@@ -89,6 +89,11 @@ def parse_number(text: str) -> Fraction | None:
     return value if value is not None or "=" not in text else _first_number(text.rpartition("=")[2])
 
 
+def has_marker(text: str) -> bool:
+    """Whether anything in ``text`` marks an answer, a number or not."""
+    return _MARKER.search(text) is not None
+
+
 def verify(*, prediction: str, gold: str | int | Fraction) -> bool:
     """Whether the answer in ``prediction`` is ``gold``, exactly. Arguments go by name: swapped ones would look right.
 
@@ -96,7 +101,7 @@ def verify(*, prediction: str, gold: str | int | Fraction) -> bool:
     """
     right: Fraction | None
     if isinstance(gold, str):
-        right = parse_answer(gold) if _MARKER.search(gold) else parse_number(gold)
+        right = parse_answer(gold) if has_marker(gold) else parse_number(gold)
     else:
         right = Fraction(gold)
     if right is None:

@@ -39,6 +39,9 @@ class ArithmeticTextTask(TextTask):
         operands: tuple[int, int] = (1, 19),
         operation: str = "+",
         test_share: float = 0.25,
+        system: str = "",
+        prompt_format: str = "auto",
+        shots: int = 0,
         max_new_tokens: int = 12,
         format_reward: float = 0.0,
         stop_ids: Sequence[int] = (),
@@ -64,7 +67,14 @@ class ArithmeticTextTask(TextTask):
                 f"test_share={test_share} leaves a split of {operands} empty; take more operands or another share"
             )
         super().__init__(
-            tokenizer, problems, max_new_tokens=max_new_tokens, format_reward=format_reward, stop_ids=stop_ids
+            tokenizer,
+            problems,
+            system=system,
+            prompt_format=prompt_format,
+            shots=shots,
+            max_new_tokens=max_new_tokens,
+            format_reward=format_reward,
+            stop_ids=stop_ids,
         )
 
     def judge(self, problem: TextProblem, text: str) -> tuple[bool, bool]:

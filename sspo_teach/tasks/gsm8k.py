@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sspo_teach.tasks.answers import parse_answer
+from sspo_teach.tasks.answers import has_marker, parse_answer, parse_number
 from sspo_teach.tasks.text import TextProblem, TextTask
 
 SYSTEM = (
@@ -27,11 +29,14 @@ class GSM8KTask(TextTask):
     ``correct.sum() / format.sum()``; it tells how much of a gain is format.
 
     Args:
-        data: a folder with train.jsonl and test.jsonl, or split → JSONL file or rows. None reads the folder in the
-            environment variable GSM8K_DIR, and without one the hub (needs the package ``datasets``). Splits stay as
-            they come.
-        question: name of the field with the question.
-        answer: name of the field with the worked answer, the last ``####`` of which holds the number.
+        data: a folder with train.jsonl and test.jsonl, or split → JSONL file or rows; these splits stay as they come.
+            One JSONL file alone is split by a hash of the question that is the same everywhere. None reads the folder
+            in the environment variable GSM8K_DIR, and without one the hub (needs the package ``datasets``).
+        question_field: name of the field with the question (DeepMath-103K: question).
+        answer_field: name of the field with the answer: a worked one, the last marker of which holds the number (``####
+            72``, ``\\boxed{72}``), or the number alone (DeepMath-103K: final_answer). Rows whose answer is no number at
+            all, a formula or a word, leave and are counted in ``not_numbers``: only a number can be judged here.
+        test_share: of a single file.
     """
 
     name = "gsm8k"
@@ -41,9 +46,12 @@ class GSM8KTask(TextTask):
         tokenizer: Any,
         *,
         data: str | Path | Mapping[str, str | Path | Iterable[Mapping[str, Any]]] | None = None,
-        question: str = "question",
-        answer: str = "answer",
+        question_field: str = "question",
+        answer_field: str = "answer",
+        test_share: float = 0.1,
         system: str = SYSTEM,
+        prompt_format: str = "auto",
+        shots: int = 0,
         max_new_tokens: int = 256,
         max_prompt_tokens: int = 512,
         format_reward: float = 0.0,
@@ -54,16 +62,25 @@ class GSM8KTask(TextTask):
         if data is None:
             data = _from_hub()
         elif isinstance(data, str | Path):
-            data = {split: Path(data) / f"{split}.jsonl" for split in _SPLITS}
-        problems = {}
+            data = _from_path(Path(data).expanduser(), question_field, test_share)
+        problems: dict[str, list[TextProblem]] = {}
+        self.not_numbers: dict[str, int] = {}
         for split in _SPLITS:
             if split not in data:
                 raise ValueError(f"data must hold the splits {_SPLITS}, got {sorted(data)}")
             source = data[split]
-            rows = _read(Path(source)) if isinstance(source, str | Path) else source
-            problems[split] = [
-                _problem(row, question, answer, f"{split} row {i}") for i, row in enumerate(rows, start=1)
+            rows = _read(Path(source)) if isinstance(source, str | Path) else list(source)
+            every = [
+                _problem(row, question_field, answer_field, f"{split} row {i}") for i, row in enumerate(rows, start=1)
             ]
+            problems[split] = [problem for problem in every if problem is not None]
+            self.not_numbers[split] = len(every) - len(problems[split])
+            if rows and not problems[split]:
+                raise ValueError(f"data: no {split} row has a number in {answer_field!r}; name it with --answer-field")
+        if any(self.not_numbers.values()):
+            warnings.warn(
+                f"{self.name}: problems without a number for an answer left out: {self.not_numbers}", stacklevel=2
+            )
         asked = {problem.question for problem in problems["test"]}
         shared = sum(problem.question in asked for problem in problems["train"])
         if shared:
@@ -74,6 +91,8 @@ class GSM8KTask(TextTask):
             tokenizer,
             problems,
             system=system,
+            prompt_format=prompt_format,
+            shots=shots,
             max_new_tokens=max_new_tokens,
             max_prompt_tokens=max_prompt_tokens,
             format_reward=format_reward,
@@ -86,24 +105,48 @@ class GSM8KTask(TextTask):
         return number == problem.answer, number is not None
 
 
-def _problem(row: Mapping[str, Any], question: str, answer: str, where: str) -> TextProblem:
-    for name in (question, answer):
-        if not isinstance(row.get(name), str):
-            raise ValueError(
-                f"data: {where} has no text field {name!r}, only {sorted(row)}; name it with question= or answer="
-            )
-    number = parse_answer(row[answer])
+def _from_path(path: Path, question: str, test_share: float) -> Mapping[str, Any]:
+    """The splits of a folder, or of one file."""
+    if not path.is_file():
+        return {split: path / f"{split}.jsonl" for split in _SPLITS}
+    if not 0 < test_share < 1:
+        raise ValueError(f"test_share={test_share}: must lie between 0 and 1, e.g. 0.1")
+    splits: dict[str, list[dict[str, Any]]] = {split: [] for split in _SPLITS}
+    for row in _read(path):
+        splits["test" if _place(str(row.get(question))) < test_share else "train"].append(row)
+    if not all(splits.values()):
+        raise ValueError(
+            f"data: {path} leaves a split empty at test_share={test_share}; take more rows or another share"
+        )
+    return splits
+
+
+def _place(text: str) -> float:
+    """A number in [0, 1) that depends on the text alone."""
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") / 2**64
+
+
+def _problem(row: Mapping[str, Any], question: str, answer: str, where: str) -> TextProblem | None:
+    """A row as a problem; None where its answer is no number."""
+    for name, option in ((question, "--question-field"), (answer, "--answer-field")):
+        value = row.get(name)
+        if isinstance(value, bool) or not isinstance(value, str if name == question else str | int | float):
+            raise ValueError(f"data: {where} has no text field {name!r}, only {sorted(row)}; name it with {option}")
+    told = str(row[answer])
+    if not has_marker(told):
+        number = parse_number(told)
+        return None if number is None else TextProblem(row[question], number, f"#### {told.strip()}")
+    number = parse_answer(told)
     if number is None:
-        raise ValueError(f"data: {where} has no number after ####: {row[answer][-60:]!r}")
+        raise ValueError(f"data: {where} has no number after its marker: {told[-60:]!r}")
     # annotations are for a calculator that this library does not have, so a warm-up must not teach them
-    return TextProblem(row[question], number, _ANNOTATION.sub("", row[answer]))
+    return TextProblem(row[question], number, _ANNOTATION.sub("", told))
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         raise ValueError(
-            f"data: {path} is not a file; give a folder that holds train.jsonl and test.jsonl, "
-            "or name two files: {'train': ..., 'test': ...}"
+            f"data: {path} is not a file; give a folder that holds train.jsonl and test.jsonl, or one JSONL file"
         )
     rows = []
     for i, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):

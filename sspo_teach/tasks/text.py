@@ -34,6 +34,16 @@ class TextTask:
     where there is no template. No prompt is ever cut: those over ``max_prompt_tokens`` leave at load, counted in
     ``dropped``.
 
+    Args:
+        system: said before everything else; in a chat as the system's turn.
+        prompt_format: "auto" (chat where there is a template), "chat", "plain", or a text of your own that holds
+            ``{question}`` and takes the place of the plain form.
+        shots: so many worked examples stand before every question. They are the first of the train split, which are
+            then not trained on.
+        max_prompt_tokens: longest prompt, worked examples not counted.
+        format_reward: added to the reward of a response in the right form.
+        stop_ids: more tokens that end a response.
+
     Attributes:
         eos_id: ends the responses of ``answers``.
         stop_ids: every token that ends a response, ``eos_id`` first; give them all to the sampler.
@@ -49,6 +59,8 @@ class TextTask:
         problems: Mapping[str, Sequence[TextProblem]],
         *,
         system: str = "",
+        prompt_format: str = "auto",
+        shots: int = 0,
         max_new_tokens: int,
         max_prompt_tokens: int = 512,
         format_reward: float = 0.0,
@@ -60,6 +72,8 @@ class TextTask:
             raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
         if format_reward < 0:
             raise ValueError(f"format_reward must not be negative, got {format_reward}; 0 pays for correctness alone")
+        if shots and not 0 <= shots < len(problems["train"]):
+            raise ValueError(f"shots={shots}: must be at least 0 and leave train problems, of {len(problems['train'])}")
         self.tokenizer = tokenizer
         self.system = system
         self.max_new_tokens = max_new_tokens
@@ -70,10 +84,12 @@ class TextTask:
         added = tokenizer.get_added_vocab()
         ends = [self.eos_id, *stop_ids, *(added[end] for end in _ENDS if end in added)]
         self.stop_ids = tuple(dict.fromkeys(ends))  # each once, in this order
-        self._chat = bool(getattr(tokenizer, "chat_template", None))
+        self._chat, self.plain = self._form(prompt_format)
+        self._shown: tuple[TextProblem, ...] = ()  # while lengths are taken, no examples
         self._problems: dict[str, tuple[TextProblem, ...]] = {}
         self.dropped: dict[str, int] = {}
-        for split, every in problems.items():
+        shown = tuple(problems["train"][:shots])
+        for split, every in {**problems, "train": problems["train"][shots:]}.items():
             lengths = map(len, self._encode([problem.question for problem in every]))
             kept = tuple(p for p, length in zip(every, lengths, strict=True) if length <= max_prompt_tokens)
             if not kept:
@@ -81,6 +97,7 @@ class TextTask:
                     f"max_prompt_tokens={max_prompt_tokens} leaves none of the {len(every)} {split} problems"
                 )
             self._problems[split], self.dropped[split] = kept, len(every) - len(kept)
+        self._shown = shown
         if any(self.dropped.values()):
             warnings.warn(
                 f"{self.name}: prompts over {max_prompt_tokens} tokens left out: {self.dropped}", stacklevel=3
@@ -138,17 +155,37 @@ class TextTask:
     def prompt(self, question: str) -> str:
         """What the model is given, as text."""
         if not self._chat:
-            return (self.system + "\n\n" if self.system else "") + self.plain.format(question=question)
+            told = [self.plain.replace("{question}", p.question) + " " + p.solution for p in self._shown]
+            return "\n\n".join([*filter(None, [self.system]), *told, self.plain.replace("{question}", question)])
+        turns = []
+        for problem in self._shown:
+            turns += [("user", problem.question), ("assistant", problem.solution)]
+        turns.append(("user", question))
+        messages = [{"role": role, "content": content} for role, content in turns]
         system = [{"role": "system", "content": self.system}] if self.system else []
         render = self.tokenizer.apply_chat_template
         options = {"tokenize": False, "add_generation_prompt": True}
         try:
-            return render([*system, {"role": "user", "content": question}], **options)
+            return render([*system, *messages], **options)
         except Exception:
             if not system:
                 raise
             # some templates refuse a system turn; then the user says both
-            return render([{"role": "user", "content": f"{self.system}\n\n{question}"}], **options)
+            first = {"role": "user", "content": f"{self.system}\n\n{messages[0]['content']}"}
+            return render([first, *messages[1:]], **options)
+
+    def _form(self, prompt_format: str) -> tuple[bool, str]:
+        """(whether prompts are chats, the form of those that are not)."""
+        template = bool(getattr(self.tokenizer, "chat_template", None))
+        if prompt_format == "chat" and not template:
+            raise ValueError("prompt_format='chat': this tokenizer has no chat template; take 'plain'")
+        if prompt_format in ("auto", "chat", "plain"):
+            return template and prompt_format != "plain", self.plain
+        if "{question}" not in prompt_format:
+            raise ValueError(
+                f"prompt_format={prompt_format!r}: take auto, chat, plain, or a text that holds {{question}}"
+            )
+        return False, prompt_format
 
     def _encode(self, questions: Sequence[str]) -> list[list[int]]:
         if not questions:
