@@ -123,7 +123,7 @@ EXERCISES = {
     "budget": Exercise(
         ask='the letters of the fair comparisons, such as "AF"',
         judge=_budget,
-        praise="equal in responses, updates and tries; tuned on problems that are not reported; the last evaluation counts",
+        praise="equal in responses, updates and tries; tuned on what is not reported; judged at the last evaluation",
         hints=(
             "Ask of each: could two copies of the *same* method look different here?",
             "Two of the six are fair.",
