@@ -60,7 +60,7 @@ def test_differences_are_drawn_with_their_interval():
 def test_the_counter_shows_power_and_what_80_per_cent_takes():
     figure = still(seed_counter, difference=1.0, sd=1.0, seeds=5)
     title = figure.axes[0].get_title(loc="left")
-    assert f"{100 * power(1.0, 1.0, 5):.0f} % of all cases" in title
+    assert f"{100 * power(1.0, 1.0, 5):.0f} % of the cases" in title
     assert "80 % takes 10" in title
     assert list(lines(figure)["mark"].get_ydata()) == pytest.approx([100 * power(1.0, 1.0, 5)])
     seed_counter(figure, difference=0.0, sd=1.0, seeds=5)
