@@ -26,8 +26,7 @@ import tyro
 from sspo_teach.catalog import Method
 from sspo_teach.checks import OBJECTIVE_LAWS, Audit, grid
 from sspo_teach.dialects import Preset
-from sspo_teach.tensors import unknown
-from sspo_teach.training.config import TASK_DEFAULTS, Config
+from sspo_teach.training.config import Config, defaults
 
 HELP = """usage: sspo-teach COMMAND [OPTIONS]
 
@@ -185,7 +184,7 @@ def train(words: list[str]) -> int:
     config = trainer.config
     numbers = " ".join(f"{name}={value:g}" for name, value in trainer.method.numbers.items())
     print(
-        f"{config.task}, {config.method} {numbers}, seed {config.seed}: {config.steps} iterations of "
+        f"{config.task}, {config.method} {numbers}, seed {config.seed}: {_length(config)} of "
         f"{config.prompts}×{config.group_size} responses, {config.minibatches * config.epochs} updates each, "
         f"lr {config.lr:g}, T = {config.temperature:g}, on {config.device}"
     )
@@ -197,11 +196,17 @@ def train(words: list[str]) -> int:
             raise
         print(f"\nleft at once, the last checkpoint stands; {go_on}")
         return 130
-    if trainer.step < config.steps:
+    if not trainer.done:
         print(f"\nstopped after iteration {trainer.step}, all saved; {go_on}")
         return 130
     print(report(path))
+    if trainer.collapse is not None:
+        print(f"collapsed at iteration {trainer.step} and stopped: {trainer.collapse['criterion']}")
     return 0
+
+
+def _length(config: Config) -> str:
+    return f"{config.token_budget:,} tokens in iterations" if config.token_budget else f"{config.steps} iterations"
 
 
 def report(path: Path) -> str:
@@ -510,16 +515,19 @@ def _table(found: Audit) -> list[str]:
 
 
 def _defaults(words: Sequence[str]) -> dict[str, Any]:
-    """The defaults that go with the task named in ``words``, so that --help and the run show real numbers."""
-    task = "arithmetic"
+    """What goes with the task and hardware named in ``words``, so that --help and the run show real numbers."""
+    task, hardware = _said_in(words, "--task", "arithmetic"), _said_in(words, "--hardware", "")
+    return {"task": task, "hardware": hardware, **defaults(task, hardware)}
+
+
+def _said_in(words: Sequence[str], option: str, otherwise: str) -> str:
+    """The value of an option before all words are read; the last one counts, as it will then."""
     for i, word in enumerate(words):
-        if word == "--task" and i + 1 < len(words):
-            task = words[i + 1]
-        elif word.startswith("--task="):
-            task = word.partition("=")[2]
-    if task not in TASK_DEFAULTS:
-        raise ValueError(unknown("task", task, TASK_DEFAULTS))
-    return {"task": task, **TASK_DEFAULTS[task]}
+        if word == option and i + 1 < len(words):
+            otherwise = words[i + 1]
+        elif word.startswith(f"{option}="):
+            otherwise = word.partition("=")[2]
+    return otherwise
 
 
 def _without(words: Sequence[str]) -> list[str]:

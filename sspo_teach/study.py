@@ -70,6 +70,7 @@ def summarize(runs: Runs) -> list[dict[str, Any]]:
                     "method": name,
                     "way": way,
                     "seeds": len(seeds),
+                    "tokens": statistics.mean(seed[-1].get("tokens", math.nan) for seed in seeds),
                     "before": statistics.mean(start),
                     "after": statistics.mean(end),
                     "gain": mean,
@@ -128,12 +129,13 @@ def write(runs: Runs, folder: Path, command: str) -> Path:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The summary as aligned text."""
-    lines = [f"{'method':<20}{'way':<10}{'before':>8}{'after':>8}{'gain':>8}   95 % interval of the gain"]
+    lines = [f"{'method':<20}{'way':<10}{'before':>8}{'after':>8}{'gain':>8}{'tokens':>12}   95 % interval of the gain"]
     for row in rows:
         half = row["half_width"]
         band = "one seed: unknown" if math.isnan(half) else f"{row['gain'] - half:+.1f} … {row['gain'] + half:+.1f}"
         lines.append(
-            f"{row['method']:<20}{row['way']:<10}{row['before']:>8.1f}{row['after']:>8.1f}{row['gain']:>+8.1f}   {band}"
+            f"{row['method']:<20}{row['way']:<10}{row['before']:>8.1f}{row['after']:>8.1f}{row['gain']:>+8.1f}"
+            f"{row['tokens']:>12,.0f}   {band}"
         )
     return "\n".join(lines)
 

@@ -151,7 +151,7 @@ def test_classes_give_what_all_ordered_groups_give(name, group):
         for rows in itertools.product(range(p * tree.responses, (p + 1) * tree.responses), repeat=group):
             rows = torch.tensor(rows)
             chance = here.chances[rows].prod() / 2
-            g = here.new.combine(tree.sums(moments._group_credit(here, row, rows, None), rows))
+            g = here.new.combine(tree.sums(moments._group_credit(here, row, rows, None)[0], rows))
             mean, outer = mean + chance * g, outer + chance * torch.outer(g, g)
     found = moments.of(here, row, group, spread=True)
     covariance = outer - torch.outer(mean, mean)

@@ -147,3 +147,35 @@ def test_dead_groups(group):
             sum(HERE.chances[rows & (HERE.rewards == r)].sum().item() ** group for r in HERE.rewards.unique().tolist())
         )
     assert HERE.dead(group) == pytest.approx(sum(sums) / 2)
+
+
+@pytest.mark.parametrize("name", ["rloo", "grpo", "sspo", "dapo"])
+def test_parts_do_not_depend_on_how_groups_are_counted(name):
+    """By classes, or every group by itself: dapo's 1/tokens changes from group to group."""
+    here = drifted(problem(letters=2, length=2, prompts=2, solved=0.6, seed=1), "random", 0.2)
+    row = METHODS[name]
+    by_class = moments.group_draws(here, row, 3)
+    two = [(by_class, moments.coefficients(here, row, by_class)), moments.every_group(here, row, 3)]
+    normalize = moments.normalizer_of(row, here)
+    for a, b in zip(*(measures.parts(here, draws, coef, scale=1.3) for draws, coef in two), strict=True):
+        assert a.pop("part") == b.pop("part")
+        assert a == pytest.approx(b, rel=1e-9, abs=1e-12)
+    weights = [measures.weights(draws, coef, here, normalize) for draws, coef in two]
+    if name != "dapo":  # there a class fixes 1/tokens by the group that holds it, here a row has its own
+        assert weights[0][~weights[0].isnan()].sort().values[0] == pytest.approx(
+            weights[1][~weights[1].isnan()].min().item()
+        )
+    taken = [measures.removed(here, draws, w) for (draws, _), w in zip(two, weights, strict=True)]
+    assert taken[0] == pytest.approx(taken[1], abs=1e-12)
+    used = [measures.used(draws, w) for (draws, _), w in zip(two, weights, strict=True)]
+    assert used[0] == pytest.approx(used[1])
+
+
+def test_parts_of_a_coupled_method_add_up():
+    here = drifted(problem(letters=2, length=2, prompts=2, solved=0.6, seed=1), "random", 0.2)
+    draws, coef = moments.every_group(here, METHODS["bapo"], 3)
+    found = {row["part"]: row for row in measures.parts(here, draws, coef)}
+    whole = float(moments.enumerated(here, METHODS["bapo"], 3).mean @ here.truth / (here.truth @ here.truth))
+    assert found["positive"]["along"] + found["negative"]["along"] == pytest.approx(whole)
+    lengths = [row["along"] for name, row in found.items() if name.startswith("length")]
+    assert sum(lengths) == pytest.approx(whole)

@@ -11,6 +11,9 @@ import pytest
 
 from sspo_teach import study
 from sspo_teach.catalog import METHODS
+from sspo_teach.grading.lesson_07 import CASES
+from sspo_teach.plotting.dashboard import VITALS
+from sspo_teach.plotting.tables import read_table
 from sspo_teach.training.diagnostics import COLUMNS
 from sspo_teach.training.folder import RunFolder, read_config
 
@@ -83,3 +86,23 @@ def test_the_readme_tells_what_the_first_command_did():
     (told,) = re.findall(r"^\| 0 \| ([\d.]+) → ([\d.]+) \| ([\d.]+) → ([\d.]+) \|", text, re.M)
     found = [evaluations[i][way]["correct"]["share"] for way in ("sampled", "greedy") for i in (0, -1)]
     assert list(map(float, told)) == [round(100 * share, 1) for share in found]
+
+
+def test_the_runs_of_lesson_07_are_whole_and_show_their_faults():
+    runs, ends, cases = (read_table(RESULTS / "staleness" / f"{name}.csv") for name in ("grid", "grid_ends", "cases"))
+    found = {(row["method"], row["updates"], row["lr"]): row for row in ends}
+    assert len(found) == 36
+    for key in found:
+        steps = [row["step"] for row in runs if (row["method"], row["updates"], row["lr"]) == key]
+        assert steps == list(range(1, 31))
+    assert all(row["moved"] == 0 for row in runs if row["updates"] == 1)
+    for updates, lr in ((4, 3e-5), (16, 3e-4)):
+        assert max(row["moved"] for row in runs if (row["updates"], row["lr"]) == (updates, lr)) > 0.005
+    late = {case: [row for row in cases if row["case"] == case] for case in CASES}
+    ill = {case: {vital.columns[0] for vital in VITALS if vital.ill(rows)} for case, rows in late.items()}
+    assert ill["C"] == set()
+    assert ill["A"] == ill["E"] == {"moved", "kl_k3"}
+    assert all(row["ratio_q99"] == 1 for row in late["E"])
+    assert all(row["dead_groups"] == 1 for row in late["B"])
+    assert {"correct", "dead_groups"} <= ill["D"]
+    assert late["F"][1]["ess"] < 0.1

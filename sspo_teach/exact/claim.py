@@ -262,15 +262,22 @@ def lines(answers: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     }
     out = []
     for name, title in titles.items():
-        out += ["", f"{title}  (ratio [95 % interval]; + better, − worse)", f"{'':<58}{head}"]
         cells: dict[str, dict[str, str]] = {}
         for row in answers[name]:
-            where = [str(row[key]) for key in ("part", "length", "solved", *PLACES) if key in row]
             text = f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]{MARKS[row['verdict']]}"
-            cells.setdefault(f"{row['rival']:<18}{' '.join(where)}", {})[row["measure"]] = text
+            cells.setdefault(_label(row), {})[row["measure"]] = text
+        wide = max(map(len, cells), default=0) + 1
+        out += ["", f"{title}  (ratio [95 % interval]; + better, − worse)", f"{'':<{wide}}{head}"]
         for label, own in cells.items():
-            out.append(f"{label:<58}" + "".join(f"{own.get(f'mse_{size}', ''):>22}" for size in BATCHES))
+            out.append(f"{label:<{wide}}" + "".join(f"{own.get(f'mse_{size}', ''):>22}" for size in BATCHES))
     return out
+
+
+def _label(row: Mapping[str, Any]) -> str:
+    if "part" in row:
+        return f"{row['part']}: {row['ours']} / {row['rival']}"
+    named = [f"{key} {row[key]:g}" for key in ("length", "solved") if key in row]
+    return f"{row['rival']:<9}" + ", ".join([*named, f"{row['drift']}, KL {row['distance']:g}, {row['setting']}"])
 
 
 def _rows(

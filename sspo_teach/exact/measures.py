@@ -47,10 +47,27 @@ def compare(here: Problem, found: Moments, *, batch: int = 64) -> dict[str, floa
 def weights(draws: Draws, coef: Tensor, here: Problem, normalize: Normalizer) -> Tensor:
     """What multiplies A ∇log π of each token, (n, T): credit over the normalizer's factor and A; NaN where A = 0."""
     mask = here.tree.mask[draws.response]
-    with torch.enable_grad():
-        x = torch.ones_like(coef).requires_grad_()
-        (factor,) = torch.autograd.grad(normalize(x, mask, **_counts(normalize, draws)), x)
+    if draws.together:
+        factor = _factor_of_groups(mask.view(-1, draws.together, mask.shape[1]), normalize)
+    else:
+        factor = _factor(mask, normalize, draws.counts)
     return (coef / (factor * draws.advantage)).where(mask & (draws.advantage != 0), torch.nan)
+
+
+def _factor(mask: Tensor, normalize: Normalizer, counts: Mapping[str, Any]) -> Tensor:
+    """What a normalizer multiplies each token by; (n, T)."""
+    takes = inspect.signature(normalize).parameters
+    with torch.enable_grad():
+        x = torch.ones(mask.shape, dtype=torch.float64).requires_grad_()
+        given = {name: count for name, count in counts.items() if name in takes}
+        (factor,) = torch.autograd.grad(normalize(x, mask, **given), x)
+    return factor
+
+
+def _factor_of_groups(mask: Tensor, normalize: Normalizer) -> Tensor:
+    """The same where each group (k, G, T) is a batch of its own; (k·G, T)."""
+    kinds, kind = torch.unique(mask, dim=0, return_inverse=True)
+    return torch.stack([_factor(own, normalize, {}) for own in kinds])[kind].flatten(0, 1)
 
 
 def ideal_weights(here: Problem, draws: Draws) -> Tensor:
@@ -119,8 +136,3 @@ def parts(here: Problem, draws: Draws, coef: Tensor, *, scale: float = 1.0) -> l
             }
         )
     return rows
-
-
-def _counts(normalize: Normalizer, draws: Draws) -> Mapping[str, Any]:
-    takes = inspect.signature(normalize).parameters
-    return {name: count for name, count in draws.counts.items() if name in takes}

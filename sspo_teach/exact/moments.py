@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -55,6 +55,8 @@ class Draws:
         cross: (J, J) expected f² · ordered pairs of different slots.
         slots: (J,) the chance that a slot holds the pair; sums to 1.
         counts: the counts that the normalizer gets.
+        together: rows come in runs of so many that are drawn together (``every_group``): then ``weight`` is the chance
+            of the run; 0 where rows are drawn pair by pair.
     """
 
     response: Tensor
@@ -66,6 +68,7 @@ class Draws:
     cross: Tensor
     slots: Tensor
     counts: Mapping[str, float | Tensor]
+    together: int = 0
 
     @property
     def share(self) -> Tensor:
@@ -159,6 +162,8 @@ def credit_of(here: Problem, method: Method, response: Tensor, advantage: Tensor
 
 def expected(here: Problem, draws: Draws, coef: Tensor, *, spread: bool = False) -> Moments:
     """Mean and scatter of ĝ from the credit of every row, (n, T)."""
+    if draws.together:
+        return _expected_together(here, draws, coef, spread)
     tree, policy = here.tree, here.new
     branches, pairs = tree.n_nodes * tree.vocab, len(draws.alpha)
     if pairs * branches > NUMBERS:
@@ -210,6 +215,13 @@ def enumerated(
     Raises:
         ValueError: more than two million ordered groups, or an objective that draws at random.
     """
+    return expected(here, *every_group(here, method, group, normalize=normalize), spread=spread)
+
+
+def every_group(
+    here: Problem, method: Method, group: int, *, normalize: Normalizer | None = None
+) -> tuple[Draws, Tensor]:
+    """Every group with its chance and its credit (n, T), G rows each; errors as of ``enumerated``."""
     _check_group(method, group)
     tree = here.tree
     if tree.prompts * tree.responses**group > ORDERED:
@@ -217,16 +229,22 @@ def enumerated(
             f"{name_of(method.objective)} needs all {tree.prompts} × {tree.responses}^{group} groups, more than "
             f"{ORDERED}: take a smaller tree or group, or monte_carlo"
         )
-    branches = tree.n_nodes * tree.vocab
-    mean, second = here.chances.new_zeros(branches), 0.0
-    outer = mean.new_zeros(branches, branches) if spread else None
-    for chance, tables in _all_groups(here, method, group, normalize):
-        mean = mean + chance @ tables
-        second += (chance * _from_branches(here, tables).square().sum(1)).sum().item()
-        outer = None if outer is None else outer + (tables.T * chance) @ tables
-    gradient = here.new.combine(mean.view(tree.n_nodes, tree.vocab))
-    spread_of = None if outer is None else outer - torch.outer(mean, mean)
-    return Moments(gradient, second - gradient.square().sum().item(), spread_of)
+    slots, chance = _all_groups(here, method, group)
+    found = [_group_credit(here, method, rows, normalize) for rows in slots]
+    one = chance.new_ones(1)
+    draws = Draws(
+        response=slots.flatten(),
+        advantage=torch.cat([advantage for _, advantage in found]),
+        weight=chance.repeat_interleave(group),
+        pair=torch.zeros(slots.numel(), dtype=torch.int64),
+        alpha=one,
+        beta=one,
+        cross=one.new_zeros(1, 1),
+        slots=one / group,
+        counts={},
+        together=group,
+    )
+    return draws, torch.cat([credit for credit, _ in found])
 
 
 def covariance(here: Problem, found: Moments) -> Tensor:
@@ -296,7 +314,7 @@ def monte_carlo(
     if method.fields is None:
         all_rows, counts = torch.unique(all_rows, dim=0, return_counts=True)
     for rows, times in zip(all_rows, counts, strict=True):
-        g = here.new.combine(tree.sums(_group_credit(here, method, rows, normalize, generator), rows))
+        g = here.new.combine(tree.sums(_group_credit(here, method, rows, normalize, generator)[0], rows))
         total, square = total + times * g, square + times * g.square()
         norms.append(g.square().sum().expand(int(times)))
         along.append((ways @ g).expand(int(times), -1))
@@ -407,36 +425,56 @@ def _from_branches(here: Problem, x: Tensor) -> Tensor:
     return here.new.combine(x.view(len(x), here.tree.n_nodes, here.tree.vocab))
 
 
-def _all_groups(
-    here: Problem, method: Method, group: int, normalize: Normalizer | None
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Chances (c,) and credit of branches (c, N·V) of every group, some at a time."""
+def _all_groups(here: Problem, method: Method, group: int) -> tuple[Tensor, Tensor]:
+    """The responses of every group (k, G) and its chance (k,)."""
     tree = here.tree
+    slots, chances = [], []
     for prompt in range(tree.prompts):
         first = torch.arange(tree.responses) + prompt * tree.responses
         if method.fields is None:
-            slots = torch.combinations(first, group, with_replacement=True)
-            orders = math.factorial(group) / _repeats(slots)
+            rows = torch.combinations(first, group, with_replacement=True)
+            orders = math.factorial(group) / _repeats(rows)
         else:
-            slots = torch.cartesian_prod(*[first] * group)
-            orders = torch.ones(len(slots), dtype=torch.float64)
-        chance = here.chances[slots].prod(1) * orders / tree.prompts
-        for some in torch.arange(len(slots)).split(1024):
-            credits = [_group_credit(here, method, slots[i], normalize) for i in some.tolist()]
-            tables = [tree.sums(c, slots[i]).flatten() for c, i in zip(credits, some.tolist(), strict=True)]
-            yield chance[some], torch.stack(tables)
+            rows = torch.cartesian_prod(*[first] * group)
+            orders = torch.ones(len(rows), dtype=torch.float64)
+        slots.append(rows)
+        chances.append(here.chances[rows].prod(1) * orders / tree.prompts)
+    return torch.cat(slots), torch.cat(chances)
+
+
+def _expected_together(here: Problem, draws: Draws, coef: Tensor, spread: bool) -> Moments:
+    """``expected`` where the rows of a group are known together: sums over groups, some at a time."""
+    tree, group = here.tree, draws.together
+    branches = tree.n_nodes * tree.vocab
+    if spread:
+        _check_spread(branches)
+    mean, second = coef.new_zeros(branches), 0.0
+    outer = mean.new_zeros(branches, branches) if spread else None
+    at, real = tree.branches[draws.response], tree.mask[draws.response]
+    for rows in torch.arange(len(coef)).split(1024 * group):
+        own, number = real[rows], (torch.arange(len(rows)) // group).unsqueeze(1)
+        place = (at[rows] + branches * number)[own]
+        tables = coef.new_zeros(len(rows) // group * branches).index_add(0, place, coef[rows][own])
+        tables = tables.view(-1, branches)
+        chance = draws.weight[rows[::group]]
+        mean = mean + chance @ tables
+        second += (chance * _from_branches(here, tables).square().sum(1)).sum().item()
+        outer = None if outer is None else outer + (tables.T * chance) @ tables
+    gradient = here.new.combine(mean.view(tree.n_nodes, tree.vocab))
+    spread_of = None if outer is None else outer - torch.outer(mean, mean)
+    return Moments(gradient, second - gradient.square().sum().item(), spread_of)
 
 
 def _group_credit(
     here: Problem, method: Method, rows: Tensor, normalize: Normalizer | None, generator: Generator | None = None
-) -> Tensor:
-    """The credit (G, T) of one group, trained as a batch of its own."""
+) -> tuple[Tensor, Tensor]:
+    """The credit (G, T) of one group, trained as a batch of its own, and its advantages (G, 1)."""
     batch = rollout(here, rows, torch.zeros_like(rows))
     advantage = method.advantage(batch)
     numbers = _numbers(here, method, batch, rows, advantage, generator)
     if normalize is not None or method.normalizer is not None:
         numbers["normalize"] = normalize or normalizer_of(method, here)
-    return credit_of(here, method, rows, advantage, **numbers)
+    return credit_of(here, method, rows, advantage, **numbers), advantage
 
 
 def _numbers(

@@ -14,7 +14,7 @@ from sspo_teach.catalog import Method, method
 from sspo_teach.exact import decompose, measures, moments
 from sspo_teach.exact.problem import DRIFTS, Problem, drifted, kl, sequence_is
 from sspo_teach.objectives.advantages import group_leave_one_out
-from sspo_teach.tensors import unknown
+from sspo_teach.tensors import name_of, unknown
 from sspo_teach.types import Verified
 
 YARDSTICK = "sequence_is"
@@ -90,13 +90,8 @@ def sweep(
 
 def _take(tables: Tables, far: Problem, row: Method, place: Mapping[str, Any], group: int, batch: int) -> None:
     small = far.tree.size <= SPECTRUM
-    draws = coef = None
-    try:
-        draws = _draws(far, row, group)
-        coef = moments.coefficients(far, row, draws)
-        found = moments.expected(far, draws, coef, spread=small)
-    except moments.Coupled:
-        found = moments.of(far, row, group, spread=small)
+    draws, coef = _draws(far, row, group)
+    found = moments.expected(far, draws, coef, spread=small)
     compared = measures.compare(far, found, batch=batch)
     drift = {"kl": far.distance, "kl_back": kl(far.tree, far.new.table, far.old), "sample_size": far.sample_size}
     dead = far.dead(group) if group else 0.0
@@ -104,23 +99,30 @@ def _take(tables: Tables, far: Problem, row: Method, place: Mapping[str, Any], g
     line.update(compared)
     for size in BATCHES:
         line[f"mse_scaled_{size}"] = measures.compare(far, found, batch=size)["mse_scaled"]
-    if draws is not None and coef is not None:
-        weight = measures.weights(draws, coef, far, moments.normalizer_of(row, far))
-        line.update(measures.removed(far, draws, weight), used=measures.used(draws, weight))
-        for part in measures.parts(far, draws, coef, scale=compared["scale"]):
-            tables.parts.append({**place, "kl": far.distance, **part})
+    weight = measures.weights(draws, coef, far, moments.normalizer_of(row, far))
+    line.update(measures.removed(far, draws, weight), used=measures.used(draws, weight))
+    for part in measures.parts(far, draws, coef, scale=compared["scale"]):
+        tables.parts.append({**place, "kl": far.distance, **part})
     tables.summary.append(line)
     if small:
         for k, value in enumerate(moments.eigenvalues(far, found).tolist(), 1):
             tables.eigenvalues.append({**place, "kl": far.distance, "rank": k, "eigenvalue": value})
 
 
-def _draws(far: Problem, row: Method, group: int) -> moments.Draws:
-    if group:
-        return moments.group_draws(far, row, group)
-    if not row.separable or row.fields is not None:
-        raise moments.Coupled("take a group")
-    return moments.population_draws(far)
+def _draws(far: Problem, row: Method, group: int) -> tuple[moments.Draws, torch.Tensor]:
+    """What can be drawn and its credit: by classes where that is enough, else every group."""
+    try:
+        if group:
+            draws = moments.group_draws(far, row, group)
+        elif row.separable and row.fields is None:
+            draws = moments.population_draws(far)
+        else:
+            raise moments.Coupled(f"{name_of(row.objective)} couples responses: take a group")
+    except moments.Coupled:
+        if not group:
+            raise
+        return moments.every_group(far, row, group)
+    return draws, moments.coefficients(far, row, draws)
 
 
 def grid_table(here: Problem, *, group: int = 4, batch: int = 64) -> list[dict[str, Any]]:
