@@ -16,12 +16,7 @@ Array = NDArray[np.float64]
 
 
 def pulls(
-    figure: Figure,
-    scores: Sequence[float],
-    right: Sequence[bool],
-    weights: Mapping[str, Sequence[float]],
-    *,
-    title: str,
+    figure: Figure, scores: Sequence[float], right: Sequence[bool], weights: Mapping[str, Sequence[float]], *, title: str
 ) -> None:
     """How hard each method pushes each response of one group, as bars above or below the responses' scores.
 
