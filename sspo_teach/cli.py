@@ -27,8 +27,7 @@ import tyro
 from sspo_teach.catalog import Method
 from sspo_teach.checks import OBJECTIVE_LAWS, Audit, grid
 from sspo_teach.dialects import Preset
-from sspo_teach.tensors import unknown
-from sspo_teach.training.config import TASK_DEFAULTS, Config
+from sspo_teach.training.config import Config, defaults
 
 HELP = """usage: sspo-teach COMMAND [OPTIONS]
 
@@ -561,16 +560,19 @@ def _table(found: Audit) -> list[str]:
 
 
 def _defaults(words: Sequence[str]) -> dict[str, Any]:
-    """The defaults that go with the task named in ``words``, so that --help and the run show real numbers."""
-    task = "arithmetic"
+    """What goes with the task and hardware named in ``words``, so that --help and the run show real numbers."""
+    task, hardware = _said_in(words, "--task", "arithmetic"), _said_in(words, "--hardware", "")
+    return {"task": task, "hardware": hardware, **defaults(task, hardware)}
+
+
+def _said_in(words: Sequence[str], option: str, otherwise: str) -> str:
+    """The value of an option before all words are read; the last one counts, as it will then."""
     for i, word in enumerate(words):
-        if word == "--task" and i + 1 < len(words):
-            task = words[i + 1]
-        elif word.startswith("--task="):
-            task = word.partition("=")[2]
-    if task not in TASK_DEFAULTS:
-        raise ValueError(unknown("task", task, TASK_DEFAULTS))
-    return {"task": task, **TASK_DEFAULTS[task]}
+        if word == option and i + 1 < len(words):
+            otherwise = words[i + 1]
+        elif word.startswith(f"{option}="):
+            otherwise = word.partition("=")[2]
+    return otherwise
 
 
 def _without(words: Sequence[str]) -> list[str]:

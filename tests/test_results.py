@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import re
 from pathlib import Path
 
 import pytest
 
+from sspo_teach import study
 from sspo_teach.catalog import METHODS
 from sspo_teach.grading.lesson_07 import CASES
 from sspo_teach.plotting.dashboard import VITALS
@@ -31,6 +33,29 @@ def test_a_run_is_whole(name: str):
     assert config.minibatches * config.epochs > 1
     assert (run.path / "curve.png").exists()
     assert name in (RESULTS / "README.md").read_text()
+
+
+def test_the_comparison_is_whole():
+    folder = RESULTS / "compare-arithmetic"
+    runs, command = study.read(folder)
+    assert command in " ".join((RESULTS / "README.md").read_text().split())
+    assert {name: len(seeds) for name, seeds in runs.items()} == dict.fromkeys(
+        ("grpo", "gmpo", "gspo", "sapo", "sspo"), 5
+    )
+    with (folder / "comparison.csv").open(newline="") as file:
+        written = [
+            {key: float(row[key]) for key in ("before", "after", "gain", "half_width")} for row in csv.DictReader(file)
+        ]
+    assert written == [pytest.approx({key: row[key] for key in written[0]}) for row in study.summarize(runs)]
+    settings = []
+    for name in runs:
+        for seed in range(5):
+            run = RunFolder(folder / f"{name}-s{seed}")
+            config, history = read_config(run.path), run.history()
+            assert (config.method, config.seed, len(history)) == (name, seed, config.steps)
+            assert all(row["ratio_error"] == 0 for row in history)
+            settings.append(dataclasses.replace(config, method="", seed=0, out=""))
+    assert settings == settings[:1] * 25
 
 
 @pytest.mark.parametrize("task", ["bandit", "arithmetic"])

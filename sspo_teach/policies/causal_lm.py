@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AutoModelForCausalLM, DynamicCache, Qwen2Config, Qwen2ForCausalLM
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from sspo_teach.policies import attention, projection
+from sspo_teach.policies import attention, lora, projection
 from sspo_teach.policies.sampling import Sampling
 
 M = TypeVar("M", bound=Callable[..., Any])
@@ -138,7 +138,8 @@ class CausalLM(nn.Module):
         self, tokens: Tensor, prompt_mask: Tensor, *, temperature: float = 1.0, group_ids: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """``logp`` without gradient, and the entropy (B, T) in nats of the distribution at each response token."""
-        return self._scored(tokens, prompt_mask, temperature, group_ids, entropy=True)
+        logp, entropy = self._scored(tokens, prompt_mask, temperature, group_ids, entropy=True)
+        return logp, entropy
 
     def _scored(
         self, tokens: Tensor, prompt_mask: Tensor, temperature: float, group_ids: Tensor | None, *, entropy: bool
@@ -154,14 +155,12 @@ class CausalLM(nn.Module):
             states = self._states_of_groups(tokens, prompt_mask, group_ids, head)
         response = tokens[:, prompt_mask.shape[1] :]
         if head is not None:
-            settings = {
-                "temperature": temperature,
-                "chunk": self.chunk or projection.automatic_chunk(self.vocab_size),
-                "dtype": self.autocast,
-            }
-            if entropy:
-                return projection.token_logp_and_entropy(states, head.weight, head.bias, response, **settings)
-            return (projection.token_logp(states, head.weight, head.bias, response, **settings),)
+            score = projection.token_logp_and_entropy if entropy else projection.token_logp
+            chunk = self.chunk or projection.automatic_chunk(self.vocab_size)
+            out = score(
+                states, head.weight, head.bias, response, temperature=temperature, chunk=chunk, dtype=self.autocast
+            )
+            return out if isinstance(out, tuple) else (out,)
         all_logp = _log_softmax(states, temperature)
         logp = all_logp.gather(-1, response.unsqueeze(-1)).squeeze(-1)
         return (logp, _entropy(all_logp)) if entropy else (logp,)
@@ -352,8 +351,12 @@ class CausalLM(nn.Module):
         return Generated(tokens, mask, logp, entropy, truncated=~torch.isin(last, stops))
 
     def save(self, folder: str | Path) -> None:
-        """Write weights (safetensors) and config so that ``load_policy(folder)`` and ``from_pretrained`` read them."""
-        self.model.save_pretrained(folder)
+        """Write weights (safetensors) and config so that ``load_policy(folder)`` and ``from_pretrained`` read them.
+
+        Adapters are merged into the weights: what is read again computes the same and needs no peft.
+        """
+        weights = {"state_dict": lora.merged(self.model)} if lora.adapted(self.model) else {}
+        self.model.save_pretrained(folder, **weights)
 
 
 def tiny_qwen2(
@@ -453,7 +456,7 @@ def _recompute_layers(model: nn.Module) -> None:
     """Gradient checkpointing that needs no training mode, which would switch dropout on."""
     for layer in model.modules():
         if isinstance(layer, GradientCheckpointingLayer):
-            layer.forward = partial(_recomputed, layer.forward)  # type: ignore[method-assign]
+            layer.forward = partial(_recomputed, layer.forward)
 
 
 def _recomputed(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

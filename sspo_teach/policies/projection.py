@@ -145,7 +145,7 @@ def _chunks(
     """Row indices (n,) and their logits / temperature (n, V), at least float32, for ``rows`` or all of ``hidden``."""
     low = weight.to(dtype)
     rows = torch.arange(len(hidden), device=hidden.device) if rows is None else rows
-    for piece in rows.split(chunk):
+    for piece in rows.split(chunk) if len(rows) else ():
         logits = promote(hidden[piece].to(dtype) @ low.T)
         if bias is not None:
             logits += bias

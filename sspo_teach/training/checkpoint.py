@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,16 +101,32 @@ def _whole(state: Any) -> Mapping[str, Any]:
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     """The optimizer's state as flat tensors, "parameter.entry" → tensor; the settings come from the run's config."""
-    states = optimizer.state_dict()["state"]
-    return {f"{i}.{name}": value.contiguous() for i, state in states.items() for name, value in state.items()}
+    out: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for i, state in optimizer.state_dict()["state"].items():
+        for name, value in _flat(state):
+            tensor = value.contiguous() if isinstance(value, Tensor) else torch.tensor(value)
+            out[f"{i}.{name}"] = tensor.clone() if tensor.data_ptr() in seen else tensor  # a file holds nothing twice
+            seen.add(tensor.data_ptr())
+    return out
+
+
+def _flat(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The entries of one parameter; bitsandbytes puts some of them a level deeper."""
+    for name, value in state.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value)
+        else:
+            yield name, value
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Put flat tensors back."""
-    states: dict[int, dict[str, Tensor]] = {}
+    """Put flat tensors back; a whole number, which bitsandbytes counts its steps in, becomes one again."""
+    states: dict[int, dict[str, Any]] = {}
     for key, value in tensors.items():
         i, name = key.split(".", 1)
-        states.setdefault(int(i), {})[name] = value
+        count = value.ndim == 0 and value.dtype == torch.int64
+        states.setdefault(int(i), {})[name] = int(value) if count else value
     optimizer.load_state_dict({"state": states, "param_groups": optimizer.state_dict()["param_groups"]})
 
 

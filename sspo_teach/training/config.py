@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,10 +18,12 @@ from torch import Tensor
 from sspo_teach.catalog import Method, method
 from sspo_teach.objectives.compose import corrected
 from sspo_teach.objectives.corrections import SAMPLER, off_policy_sequence_mask
+from sspo_teach.policies.lora import MISSING
 from sspo_teach.tensors import unknown
+from sspo_teach.training import hardware
 from sspo_teach.types import Rollout
 
-AUTO: Any = None  # "choose by task": filled in by resolve()
+AUTO: Any = None  # "choose by hardware and task": filled in by resolve()
 
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "arithmetic": {
@@ -53,8 +56,16 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
 
 TEXT_FIELDS = ("data", "question_field", "answer_field", "system", "prompt_format", "shots")
 """Options of text tasks that are fields of the config; left as they are, the task's own defaults hold."""
+DEFAULTS: dict[str, Any] = {
+    "device": "cpu", "group_size": 8, "chunk": 0, "gradient_checkpointing": False, "autocast": "auto",
+    "optimizer": "adamw_fused", "reference_offload": False, "generation_batch": 0,
+}  # fmt: skip
+"""What a hardware preset may choose, where none was named."""
 
 Correction = Literal["none", "tis", "tis_sequence", "mis", "mis_sequence", "icepop", "geo_mask", "sequence_mask"]
+
+AUTOCAST: Mapping[str, torch.dtype | None] = {"none": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+OPTIMIZERS = ("adamw", "adamw_fused", "adamw_8bit")
 
 
 @dataclass(frozen=True)
@@ -91,7 +102,7 @@ class Config:
     """End with the iteration that reaches so many sampled response tokens, whatever --steps says; 0 counts steps."""
     prompts: int = AUTO
     """Prompts per iteration."""
-    group_size: int = 8
+    group_size: int = AUTO
     """G: responses per prompt, at least 2 where advantages use group statistics."""
     minibatches: int = AUTO
     """Optimizer updates per pass over a rollout batch. With one in all, ratios stay 1 and every gate is inert."""
@@ -145,7 +156,7 @@ class Config:
     """Take the sampler's own log-probabilities as the old ones; saves the scoring pass, differs by about 1e-6."""
     engine: Literal["own", "vllm"] = "own"
     """Who samples: the policy itself, or vLLM (extra `vllm`, on cuda), whose log-probabilities need a --correction."""
-    generation_batch: int = 0
+    generation_batch: int = AUTO
     """Responses that grow at a time, prompts of like length together; 0 takes all. Changes memory, and the draws."""
     share_prompts: bool = True
     """Send each prompt through the model once and share its keys and values within the group."""
@@ -161,21 +172,23 @@ class Config:
     """The numbers that are watched for it."""
     shuffle_rewards: bool = False
     """Control experiment: permute rewards over the batch, so that nothing true can be learnt."""
-    device: str = "cpu"
+    hardware: str = ""
+    """Settings for a GPU of this kind, where no option says otherwise: 12gb, t4, 24gb, 40gb or 80gb."""
+    device: str = AUTO
     """cpu, cuda or mps."""
     dtype: Literal["float32", "float64"] = "float32"
     """Of weights, and of activations where no autocast lowers them; log-softmax and ratios take float32 at least."""
-    chunk: int = 0
+    chunk: int = AUTO
     """Tokens per piece of the vocabulary projection; 0 chooses. Changes memory, never the gradient."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool = AUTO
     """Keep only each layer's input and compute the rest again going backward: less memory, a third more arithmetic."""
-    autocast: Literal["auto", "none", "bf16", "fp16"] = "auto"
+    autocast: Literal["auto", "none", "bf16", "fp16"] = AUTO
     """Precision of matrix products. auto: bf16 or else fp16 for pretrained models on cuda, none anywhere else."""
-    optimizer: Literal["adamw", "adamw_fused", "adamw_8bit"] = "adamw_fused"
+    optimizer: Literal["adamw", "adamw_fused", "adamw_8bit"] = AUTO
     """AdamW tensor by tensor, in one kernel, or with its state in 8 bits (on cuda, needs bitsandbytes)."""
     lora_rank: int = 0
     """Train low-rank adapters on all linear layers instead of the weights themselves (needs peft); 0 trains all."""
-    reference_offload: bool = False
+    reference_offload: bool = AUTO
     """Keep the reference model, which beta > 0 needs, in CPU memory while it does not score."""
     threads: int = 0
     """CPU threads; 0 leaves torch's choice."""
@@ -198,17 +211,34 @@ class Config:
         return self.prompts * self.group_size
 
 
+def defaults(task: str, preset: str = "") -> dict[str, Any]:
+    """Every field that depends on task and hardware, under a preset or none.
+
+    Raises:
+        ValueError: task or preset is unknown.
+    """
+    if task not in TASK_DEFAULTS:
+        raise ValueError(unknown("task", task, TASK_DEFAULTS))
+    known = {**DEFAULTS, **TASK_DEFAULTS[task]}
+    return {**known, **hardware.settings(preset, known["max_new_tokens"])}
+
+
+def filled(config: Config) -> Config:
+    """``config`` with every field it left open chosen by its hardware and its task."""
+    known = defaults(config.task, config.hardware)
+    return dataclasses.replace(
+        config, **{name: value for name, value in known.items() if getattr(config, name) is None}
+    )
+
+
 def resolve(config: Config) -> Config:
-    """Fill in what depends on the task and refuse what cannot work.
+    """Fill in what depends on task and hardware and refuse what cannot work.
 
     Raises:
         ValueError: names the option, its value and the fix.
     """
-    known = TASK_DEFAULTS.get(config.task)
-    if known is None:
-        raise ValueError(unknown("task", config.task, TASK_DEFAULTS))
-    missing = {name: value for name, value in known.items() if getattr(config, name) is None}
-    config = dataclasses.replace(config, **missing)
+    config = filled(config)
+    known = TASK_DEFAULTS[config.task]
     if not config.model or (config.model == "tiny" and not known["model"]):  # tiny has no tokenizer
         raise ValueError(
             f"task={config.task!r} needs a pretrained model: give --model a folder, a .gguf file or a hub id "
@@ -233,6 +263,7 @@ def resolve(config: Config) -> Config:
     except (AssertionError, RuntimeError, NotImplementedError) as error:  # whichever torch chooses
         reason = str(error).splitlines()[0]
         raise ValueError(f"device={config.device!r}: {reason}; --device cpu always works") from error
+    config = _lean(config)
     for name in ("lr", "temperature"):
         value = getattr(config, name)
         if not (value > 0 and math.isfinite(value)):
@@ -259,6 +290,32 @@ def resolve(config: Config) -> Config:
     if config.resume and config.overwrite:
         raise ValueError("resume=True and overwrite=True contradict each other; give one of them")
     return config
+
+
+def _lean(config: Config) -> Config:
+    """Settle the precision of matrix products, and refuse what cannot be had here."""
+    if config.autocast not in ("auto", *AUTOCAST):
+        raise ValueError(unknown("autocast", config.autocast, ("auto", *AUTOCAST)))
+    if config.autocast == "auto":
+        config = dataclasses.replace(config, autocast=_precision(config))
+    if config.autocast != "none" and config.dtype != "float32":
+        raise ValueError(f"autocast={config.autocast!r}: lowers float32 weights, not dtype={config.dtype!r}; use none")
+    if config.optimizer not in OPTIMIZERS:
+        raise ValueError(unknown("optimizer", config.optimizer, OPTIMIZERS))
+    if config.optimizer == "adamw_8bit" and find_spec("bitsandbytes") is None:
+        raise ValueError(
+            "optimizer='adamw_8bit': bitsandbytes is not installed; pip install bitsandbytes, or take adamw_fused"
+        )
+    if config.lora_rank and find_spec("peft") is None:
+        raise ValueError(f"lora_rank={config.lora_rank}: {MISSING}")
+    return config
+
+
+def _precision(config: Config) -> Literal["none", "bf16", "fp16"]:
+    """What ``auto`` means: a tiny model gains nothing, a CPU loses time, a GPU before Ampere has no bfloat16."""
+    if config.model == "tiny" or config.dtype != "float32" or not config.device.startswith("cuda"):
+        return "none"
+    return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
 
 
 def try_out(row: Method) -> None:

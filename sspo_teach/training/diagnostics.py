@@ -16,7 +16,7 @@ COLUMNS: Mapping[str, str] = {
     "responses": "sampled responses so far, resampled groups included",
     "tokens": "sampled response tokens so far",
     "updates": "optimizer updates so far",
-    "rejected": "updates skipped so far: their batch was too stale, or their gradient not finite",
+    "rejected": "updates skipped so far: their batch was too stale, or their gradient not finite (float16 overflowed)",
     "resampled": "prompts sampled again in this iteration because their group had no signal",
     "dropped": "groups left out of this iteration because they still had no signal",
     "reward": "mean reward of the samples, as the task gave it",

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from sspo_teach.training.checkpoint import found, write_text
-from sspo_teach.training.config import Config
+from sspo_teach.training.config import Config, filled
 from sspo_teach.training.diagnostics import COLUMNS
 
-FREE = ("out", "resume", "overwrite", "threads", "eval_every", "save_every")
+FREE = ("out", "resume", "overwrite", "threads", "eval_every", "save_every", "hardware")
 """What may differ between a run and its resumption; anything else would make it another run."""
 
 COLLAPSE = "collapse.json"
@@ -166,7 +166,7 @@ def read_config(path: Path) -> Config:
     known: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in settings.items() if name in names
     }
-    return Config(**known)
+    return filled(Config(**known))  # what a run did not know when it was written has its default
 
 
 def read_history(path: Path) -> list[dict[str, float]]:

@@ -14,6 +14,7 @@ from sspo_teach.catalog import Method
 from sspo_teach.objectives.regularizers import k1
 from sspo_teach.policies.causal_lm import CausalLM
 from sspo_teach.policies.engines import Engine, OwnEngine
+from sspo_teach.policies.reference import Reference, Unadapted
 from sspo_teach.policies.sampling import Sampling
 from sspo_teach.tensors import masked_sum
 from sspo_teach.training.config import Config
@@ -35,7 +36,7 @@ class Batch:
 
 def collect(
     policy: CausalLM,
-    reference: CausalLM | None,
+    reference: Reference | Unadapted | None,
     task: Task,
     method: Method,
     config: Config,
@@ -71,7 +72,8 @@ def collect(
         if not config.reuse_sampler_logp:
             rollout, entropy = rescored(policy, rollout, config)
         if reference is not None:
-            rollout = replace(rollout, logp_ref=score_rows(reference.logp_and_entropy, rollout, config)[0])
+            with reference.scoring() as score:
+                rollout = replace(rollout, logp_ref=score_rows(score, rollout, config)[0])
         if rollout.logp_ref is not None and config.kl_in == "reward":
             toll = config.beta * masked_sum(k1(rollout.logp_old, rollout.logp_ref, rollout.mask), rollout.mask)
             rollout = replace(rollout, rewards=rollout.rewards - toll.squeeze(1))

@@ -25,11 +25,13 @@ from sspo_teach.objectives.normalize import Normalizer, with_counts
 from sspo_teach.objectives.regularizers import kl_penalty
 from sspo_teach.policies.causal_lm import CausalLM, load_policy, load_tokenizer, tiny_qwen2
 from sspo_teach.policies.engines import Engine, OwnEngine, VLLMEngine
+from sspo_teach.policies.lora import add_lora
+from sspo_teach.policies.reference import Reference, Unadapted
 from sspo_teach.policies.sampling import Sampling
 from sspo_teach.tasks import TEXTS, TOYS
 from sspo_teach.training import checkpoint, diagnostics
 from sspo_teach.training.collapse import collapsed
-from sspo_teach.training.config import Config, method_of, options_of, resolve
+from sspo_teach.training.config import AUTOCAST, Config, method_of, options_of, resolve
 from sspo_teach.training.evaluation import evaluate
 from sspo_teach.training.folder import RunFolder, read_config
 from sspo_teach.training.probe import spread
@@ -103,8 +105,10 @@ class Trainer:
         self.controller = self.method.controller()
         self.critic = self._critic()
         self.reference = self._reference()
-        self.weights = list(self.policy.model.parameters())
-        self.optimizer = torch.optim.AdamW(self.weights, lr=config.lr, weight_decay=config.weight_decay, fused=True)
+        self.weights = [weight for weight in self.policy.model.parameters() if weight.requires_grad]
+        self.optimizer = optimizer_of(self.weights, config)
+        # float16 ends at 6e-8: gradients travel enlarged, and an update that overflowed is skipped
+        self.scaler = torch.amp.GradScaler(self.policy.device.type, enabled=config.autocast == "fp16")
         self.step = 0
         self.counts = {"responses": 0, "tokens": 0, "updates": 0, "rejected": 0}
         self.without_signal = 0
@@ -259,11 +263,13 @@ class Trainer:
         hyper = dict(self.controller.hyper())
         normalize = with_counts(self.normalizer, batch.mask)
         logp, pull, loss = self._push(batch, advantages, normalize, hyper)
+        self.scaler.unscale_(self.optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self.weights, self.config.max_grad_norm or torch.inf)
         limit = self.config.staleness_limit
         applied = bool(norm.isfinite()) and not (limit and diagnostics.behaviour_kl(logp, batch) > limit)
         if applied:
             self.optimizer.step()
+        self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         self.counts["updates" if applied else "rejected"] += 1
         self.controller.observe(batch, logp)
@@ -294,7 +300,7 @@ class Trainer:
             else:
                 found = coupled[piece]
             pull = found if self._kl_free else found + self._kl_credit(logp.detach(), part, normalize)
-            logp.backward(-pull.to(logp.dtype))
+            logp.backward(self.scaler.scale(-pull.to(logp.dtype)))
             logps.append(logp.detach())
             credits.append(found)
         return torch.cat(logps), torch.cat(credits), loss
@@ -351,6 +357,7 @@ class Trainer:
             "counts": self.counts,
             "without_signal": self.without_signal,
             "controller": self.controller.state_dict(),
+            "scaler": self.scaler.state_dict(),
         }
         self.folder.sync()
         checkpoint.save(self.folder.checkpoints, self.step, self.policy.model, self.optimizer, state, self.critic)
@@ -383,6 +390,8 @@ class Trainer:
         self.step, self.counts = found.step, dict(found.state["counts"])
         self.without_signal = found.state["without_signal"]
         self.controller.load_state_dict(found.state["controller"])
+        if self.scaler.is_enabled():
+            self.scaler.load_state_dict(found.state["scaler"])
         self.folder.trim(self.step)
         self.rows = list(self.folder.history())
 
@@ -397,15 +406,18 @@ class Trainer:
         lr, limit = self.config.critic_lr or 5 * self.config.lr, self.config.max_grad_norm
         return self.method.critic(self.policy, lr=lr, micro_batch=self.config.micro_batch, max_grad_norm=limit)
 
-    def _reference(self) -> CausalLM | None:
+    def _reference(self) -> Reference | Unadapted | None:
         """The frozen initial policy, kept in the run's folder so that a resumed run has the same one."""
         if self.config.beta == 0:
             return None
+        if self.config.lora_rank:
+            return Unadapted(self.policy)
         path = self.folder.path / "reference"
         if not (path / "config.json").exists():
             self.policy.save(path)
         dtype = next(self.policy.model.parameters()).dtype
-        return load_policy(path, device=self.config.device, dtype=dtype).requires_grad_(False)
+        policy = _spare(load_policy(path, device=self.config.device, dtype=dtype), self.config)
+        return Reference(policy, offload=self.config.reference_offload)
 
     def _row(self, batch: Batch, advantages: Tensor, updates: list[Update]) -> dict[str, float]:
         rollout = batch.rollout
@@ -496,7 +508,23 @@ def build(config: Config, *, quiet: bool = False) -> tuple[Task, CausalLM]:
             f"model={config.model!r} knows {policy.vocab_size} tokens, the task needs {task.vocab_size}; "
             "take a model with this tokenizer"
         )
-    return task, policy
+    if config.lora_rank:
+        add_lora(policy.model, config.lora_rank, seed=config.seed)
+    return task, _spare(policy, config)
+
+
+def _spare(policy: CausalLM, config: Config) -> CausalLM:
+    return policy.spare(chunk=config.chunk, recompute=config.gradient_checkpointing, autocast=AUTOCAST[config.autocast])
+
+
+def optimizer_of(weights: list[Tensor], config: Config) -> torch.optim.Optimizer:
+    """AdamW as ``--optimizer`` says."""
+    settings: dict[str, Any] = {"lr": config.lr, "weight_decay": config.weight_decay}
+    if config.optimizer == "adamw_8bit":
+        from bitsandbytes.optim import AdamW8bit
+
+        return AdamW8bit(weights, **settings)
+    return torch.optim.AdamW(weights, fused=config.optimizer == "adamw_fused", foreach=False, **settings)
 
 
 def learning_rate(config: Config, step: int, tokens: int = 0) -> float:
