@@ -10,7 +10,15 @@ import pytest
 import tyro
 
 from sspo_teach.catalog import KNOWN, METHODS, dialects, known, method, table
-from sspo_teach.cli import AuditConfig, ClaimConfig, CompareConfig, EvaluateConfig, ExactConfig, MethodsConfig, _defaults
+from sspo_teach.cli import (
+    AuditConfig,
+    ClaimConfig,
+    CompareConfig,
+    EvaluateConfig,
+    ExactConfig,
+    MethodsConfig,
+    _defaults,
+)
 from sspo_teach.training.config import Config, resolve
 
 ROOT = Path(__file__).parents[1]
