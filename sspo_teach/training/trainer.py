@@ -24,7 +24,7 @@ from sspo_teach.critics import Critic
 from sspo_teach.objectives.normalize import Normalizer, with_counts
 from sspo_teach.objectives.regularizers import kl_penalty
 from sspo_teach.policies.causal_lm import CausalLM, load_policy, load_tokenizer, tiny_qwen2
-from sspo_teach.policies.engines import Engine, OwnEngine
+from sspo_teach.policies.engines import Engine, OwnEngine, VLLMEngine
 from sspo_teach.policies.lora import add_lora
 from sspo_teach.policies.reference import Reference, Unadapted
 from sspo_teach.policies.sampling import Sampling
@@ -96,7 +96,7 @@ class Trainer:
         else:
             self.folder.check_free(config)
             self.task, self.policy = build(config, quiet=quiet)
-        self.engine: Engine = OwnEngine(self.policy, config.generation_batch)
+        self.engine = self._engine()
         if not config.resume:  # late: what cannot be built deletes no run
             sampling = Sampling(temperature=config.temperature)
             generation = self.engine.settings(sampling, self.task.max_new_tokens, self.task.stop_ids)
@@ -347,6 +347,7 @@ class Trainer:
             max_new_tokens=config.eval_new_tokens,
             seed=config.seed,
             sampling=sampling,
+            batch=config.generation_batch,
         )
         self.folder.add_evaluation(self.step, self.counts["tokens"], found)
         return found
@@ -394,6 +395,11 @@ class Trainer:
             self.scaler.load_state_dict(found.state["scaler"])
         self.folder.trim(self.step)
         self.rows = list(self.folder.history())
+
+    def _engine(self) -> Engine:
+        if self.config.engine == "vllm":
+            return VLLMEngine(self.policy, self.folder.path / "vllm")
+        return OwnEngine(self.policy, self.config.generation_batch)
 
     def _critic(self) -> Critic | None:
         if self.method.critic is None:
