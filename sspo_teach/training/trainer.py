@@ -227,8 +227,8 @@ class Trainer:
             if not config.reuse_sampler_logp:
                 rollout, _ = rescored(self.policy, rollout, config)
             if self.reference is not None:
-                found = score_rows(self.reference.logp_and_entropy, rollout, config)[0]
-                rollout = dataclasses.replace(rollout, logp_ref=found)
+                with self.reference.scoring() as score:
+                    rollout = dataclasses.replace(rollout, logp_ref=score_rows(score, rollout, config)[0])
         if self.method.reward is not None:
             shaped = self.method.reward(rollout, task.max_new_tokens)
             rollout = dataclasses.replace(rollout, rewards=shaped)
@@ -249,6 +249,8 @@ class Trainer:
             return [torch.zeros_like(w) if w.grad is None else w.grad for w in self.weights]
 
         norm, variance = spread(gradient, self.config.probe_prompts)
+        scale = self.scaler.get_scale()  # what float16 gradients are multiplied by
+        norm, variance = norm / scale, variance / scale**2
         self.optimizer.zero_grad(set_to_none=True)
         return {
             "probe_norm": norm,
@@ -397,6 +399,10 @@ class Trainer:
 
     def _engine(self) -> Engine:
         if self.config.engine == "vllm":
+            if self.config.lora_rank:
+                raise ValueError(
+                    f"engine='vllm', lora_rank={self.config.lora_rank}: adapters are not handed over; take 0"
+                )
             return VLLMEngine(self.policy, self.folder.path / "vllm")
         return OwnEngine(self.policy, self.config.generation_batch)
 
