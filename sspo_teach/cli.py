@@ -1,4 +1,4 @@
-"""The command line: ``sspo-teach train | compare | evaluate | exact | methods | audit``."""
+"""The command line: ``sspo-teach train | compare | evaluate | plan | exact | methods | audit``."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ Soft Sequence Policy Optimization and its family, from a bandit to a real langua
   train      train a policy with one method on one task; SSPO on arithmetic if you say nothing
   compare    the same start and budget for several methods and seeds, in one figure
   evaluate   judge a finished run on held-out problems
+  plan       the memory of a run before it starts, and what fits which GPU
   exact      bias and noise of methods on a problem whose every response is written down
   claim      is SSPO's trade-off of bias and variance better? the answer in numbers
   methods    the table of methods: parts, weight, numbers, where each formula was read
@@ -150,6 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "train": train,
         "compare": compare,
         "evaluate": evaluate,
+        "plan": plan,
         "exact": exact,
         "claim": claim,
         "methods": methods,
@@ -302,6 +304,14 @@ def evaluate(words: list[str]) -> int:
             )
     for text in found["sampled"]["samples"]:
         print(f"  {text!r}")
+    return 0
+
+
+def plan(words: list[str]) -> int:
+    """``sspo-teach plan``."""
+    from sspo_teach import planning
+
+    print(planning.plan(words, _said_in(words, "--hardware", "")))
     return 0
 
 

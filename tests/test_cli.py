@@ -244,7 +244,7 @@ def test_help_of_all(capsys):
     for words in ([], ["-h"], ["--help"]):
         assert status(words) == 0
         out = capsys.readouterr().out
-        names = ("train", "compare", "evaluate", "exact", "methods", "audit")
+        names = ("train", "compare", "evaluate", "exact", "claim", "methods", "audit")
         assert all(f"\n  {command} " in out for command in names)
 
 
