@@ -106,7 +106,9 @@ def _empty_curves(figure: Figure | None, names: Sequence[str]) -> Figure:
         axes.set_xscale("log", base=2)
         axes.set(xlabel="ratio ρ", ylabel="weight of ∇log π", ylim=(-0.35, 4.2) if sign > 0 else (-4.2, 0.35))
         axes.xaxis.set_major_formatter(lambda ratio, _: f"{ratio:g}")
-        axes.set_title("a good response, A = 1" if sign > 0 else "a bad response, A = −1", fontsize="medium", loc="left")
+        axes.set_title(
+            "a good response, A = 1" if sign > 0 else "a bad response, A = −1", fontsize="medium", loc="left"
+        )
         axes.spines[["top", "right"]].set_visible(False)
     return figure
 
