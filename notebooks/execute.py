@@ -140,7 +140,13 @@ def same(was: str, now: str) -> bool:
 async def run(notebook: Notebook, folder: Path, timeout: float = 600) -> None:
     """Execute all cells in a kernel of its own, with one thread, in ``folder``; errors stay in the outputs."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    env = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
+    env = {
+        **os.environ,
+        "PYTHONPATH": path,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONHASHSEED": "0",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    }
     env.pop("MPLBACKEND", None)
     client = NotebookClient(
         notebook,

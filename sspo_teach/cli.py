@@ -1,4 +1,4 @@
-"""The command line: ``sspo-teach train | compare | evaluate | exact | methods | audit``."""
+"""The command line: ``sspo-teach train | compare | evaluate | plan | exact | methods | audit``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import dataclasses
 import difflib
+import json
 import shlex
 import sys
 import warnings
@@ -26,8 +27,7 @@ import tyro
 from sspo_teach.catalog import Method
 from sspo_teach.checks import OBJECTIVE_LAWS, Audit, grid
 from sspo_teach.dialects import Preset
-from sspo_teach.tensors import unknown
-from sspo_teach.training.config import TASK_DEFAULTS, Config
+from sspo_teach.training.config import Config, defaults
 
 HELP = """usage: sspo-teach COMMAND [OPTIONS]
 
@@ -36,12 +36,17 @@ Soft Sequence Policy Optimization and its family, from a bandit to a real langua
   train      train a policy with one method on one task; SSPO on arithmetic if you say nothing
   compare    the same start and budget for several methods and seeds, in one figure
   evaluate   judge a finished run on held-out problems
+  plan       the memory of a run before it starts, and what fits which GPU
   exact      bias and noise of methods on a problem whose every response is written down
   claim      is SSPO's trade-off of bias and variance better? the answer in numbers
   methods    the table of methods: parts, weight, numbers, where each formula was read
   audit      put a method on trial: its laws, and its gradient against differences of its loss
 
 `sspo-teach COMMAND --help` explains every option."""
+
+
+EVERY = 100_000
+"""More problems than any test set here has."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +66,14 @@ class EvaluateConfig:
 
     run: tyro.conf.Positional[str]
     """The run's folder."""
-    problems: int = 0
-    """How many held-out problems; 0 takes the run's own number."""
+    problems: str = "0"
+    """How many held-out problems; 0 takes the run's own number, all takes the whole test set."""
+    k: int = 1
+    """Answers per problem; with more than one come Pass@k, maj@k and the file evaluation-k.json in the run's folder."""
     seed: int = 0
     """Of the sampled answers."""
+    batch: int = 256
+    """Responses that grow at a time: less memory with fewer."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "train": train,
         "compare": compare,
         "evaluate": evaluate,
+        "plan": plan,
         "exact": exact,
         "claim": claim,
         "methods": methods,
@@ -185,7 +195,7 @@ def train(words: list[str]) -> int:
     config = trainer.config
     numbers = " ".join(f"{name}={value:g}" for name, value in trainer.method.numbers.items())
     print(
-        f"{config.task}, {config.method} {numbers}, seed {config.seed}: {config.steps} iterations of "
+        f"{config.task}, {config.method} {numbers}, seed {config.seed}: {_length(config)} of "
         f"{config.prompts}×{config.group_size} responses, {config.minibatches * config.epochs} updates each, "
         f"lr {config.lr:g}, T = {config.temperature:g}, on {config.device}"
     )
@@ -197,11 +207,17 @@ def train(words: list[str]) -> int:
             raise
         print(f"\nleft at once, the last checkpoint stands; {go_on}")
         return 130
-    if trainer.step < config.steps:
+    if not trainer.done:
         print(f"\nstopped after iteration {trainer.step}, all saved; {go_on}")
         return 130
     print(report(path))
+    if trainer.collapse is not None:
+        print(f"collapsed at iteration {trainer.step} and stopped: {trainer.collapse['criterion']}")
     return 0
+
+
+def _length(config: Config) -> str:
+    return f"{config.token_budget:,} tokens in iterations" if config.token_budget else f"{config.steps} iterations"
 
 
 def report(path: Path) -> str:
@@ -270,12 +286,16 @@ def evaluate(words: list[str]) -> int:
     from sspo_teach.training.evaluation import evaluate as judge
     from sspo_teach.training.trainer import restored
 
-    if asked.problems < 0:
-        raise ValueError(f"problems={asked.problems}: must be 0 (the run's own number) or positive")
+    problems = _problems(asked.problems)
+    for name in ("k", "batch"):
+        if getattr(asked, name) < 1:
+            raise ValueError(f"{name}={getattr(asked, name)}: must be at least 1")
     task, policy, config, step = restored(Path(asked.run))
     sampling = Sampling(temperature=config.temperature)
-    problems, length = asked.problems or config.eval_problems, config.eval_new_tokens
-    found = judge(policy, task, problems, max_new_tokens=length, seed=asked.seed, sampling=sampling)
+    problems, length = problems or config.eval_problems, config.eval_new_tokens
+    if asked.k > 1:
+        return _many(asked, task, policy, config, step, problems)
+    found = judge(policy, task, problems, max_new_tokens=length, seed=asked.seed, sampling=sampling, batch=asked.batch)
     print(f"{config.method} on {config.task} after {step} iterations")
     for way in ("greedy", "sampled"):
         for part in ("correct", "format", "finished", "correct_given_format", "correct_given_finished"):
@@ -284,6 +304,46 @@ def evaluate(words: list[str]) -> int:
             )
     for text in found["sampled"]["samples"]:
         print(f"  {text!r}")
+    return 0
+
+
+def plan(words: list[str]) -> int:
+    """``sspo-teach plan``."""
+    from sspo_teach import planning
+
+    print(planning.plan(words, _said_in(words, "--hardware", "")))
+    return 0
+
+
+def _problems(text: str) -> int:
+    """0 for the run's own number, or a number that no test set reaches for all of it."""
+    if text == "all":
+        return EVERY
+    if not text.isdigit():
+        raise ValueError(f"problems={text}: must be 0 (the run's own number), a positive number, or all")
+    return int(text)
+
+
+def _many(asked: EvaluateConfig, task: Any, policy: Any, config: Config, step: int, problems: int) -> int:
+    """Several answers to each problem, as a table and as ``evaluation-k.json``."""
+    from sspo_teach.policies.sampling import Sampling
+    from sspo_teach.training.checkpoint import write_text
+    from sspo_teach.training.passk import sample_many
+
+    length, sampling = config.eval_new_tokens, Sampling(temperature=config.temperature)
+    found = sample_many(
+        policy, task, problems, asked.k, max_new_tokens=length, seed=asked.seed, sampling=sampling, batch=asked.batch
+    )
+    file = Path(asked.run) / f"evaluation-{asked.k}.json"
+    write_text(file, json.dumps({"step": step, "max_new_tokens": length or task.max_new_tokens, **found}, indent=1))
+    print(
+        f"{config.method} on {config.task} after {step} iterations: {found['n']} problems, {asked.k} answers each at "
+        f"T = {config.temperature:g}; 95 % intervals over problems"
+    )
+    for name, share in found.items():
+        if isinstance(share, dict) and "share" in share:
+            print(f"{name.replace('_', ' '):<24}{_percent(share):>22}")
+    print(f"mean length {found['length']:.1f} tokens; all of it: {file}")
     return 0
 
 
@@ -510,16 +570,19 @@ def _table(found: Audit) -> list[str]:
 
 
 def _defaults(words: Sequence[str]) -> dict[str, Any]:
-    """The defaults that go with the task named in ``words``, so that --help and the run show real numbers."""
-    task = "arithmetic"
+    """What goes with the task and hardware named in ``words``, so that --help and the run show real numbers."""
+    task, hardware = _said_in(words, "--task", "arithmetic"), _said_in(words, "--hardware", "")
+    return {"task": task, "hardware": hardware, **defaults(task, hardware)}
+
+
+def _said_in(words: Sequence[str], option: str, otherwise: str) -> str:
+    """The value of an option before all words are read; the last one counts, as it will then."""
     for i, word in enumerate(words):
-        if word == "--task" and i + 1 < len(words):
-            task = words[i + 1]
-        elif word.startswith("--task="):
-            task = word.partition("=")[2]
-    if task not in TASK_DEFAULTS:
-        raise ValueError(unknown("task", task, TASK_DEFAULTS))
-    return {"task": task, **TASK_DEFAULTS[task]}
+        if word == option and i + 1 < len(words):
+            otherwise = words[i + 1]
+        elif word.startswith(f"{option}="):
+            otherwise = word.partition("=")[2]
+    return otherwise
 
 
 def _without(words: Sequence[str]) -> list[str]:

@@ -7,19 +7,20 @@ import dataclasses
 import json
 import math
 import statistics
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sspo_teach import plotting
+from sspo_teach.tensors import unknown
 from sspo_teach.training.checkpoint import found
 from sspo_teach.training.config import Config, resolve
-from sspo_teach.training.trainer import Trainer
+from sspo_teach.training.folder import read_history
+from sspo_teach.training.intervals import interval
+from sspo_teach.training.trainer import Trainer, train
 
 Runs = dict[str, list[list[dict[str, Any]]]]
-
-# 97.5 % points of Student's t for 1 … 9 degrees of freedom
-T975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 def compare(
@@ -69,6 +70,7 @@ def summarize(runs: Runs) -> list[dict[str, Any]]:
                     "method": name,
                     "way": way,
                     "seeds": len(seeds),
+                    "tokens": statistics.mean(seed[-1].get("tokens", math.nan) for seed in seeds),
                     "before": statistics.mean(start),
                     "after": statistics.mean(end),
                     "gain": mean,
@@ -78,30 +80,40 @@ def summarize(runs: Runs) -> list[dict[str, Any]]:
     return rows
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half width of its 95 % t-interval; NaN for the width of a single value."""
-    mean = statistics.mean(values)
-    if len(values) < 2:
-        return mean, math.nan
-    return mean, t975(len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+def final(runs: Runs, way: str = "sampled") -> dict[str, list[float]]:
+    """Accuracy of each seed after training, in per cent, by method."""
+    return {name: [100 * seed[-1][way]["correct"]["share"] for seed in seeds] for name, seeds in runs.items()}
 
 
-def t975(freedom: int) -> float:
-    """The 97.5 % point of Student's t; beyond the table by two terms of its expansion, right to 0.2 %."""
-    if freedom <= len(T975):
-        return T975[freedom - 1]
-    z = statistics.NormalDist().inv_cdf(0.975)
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+def paired(runs: Runs, baseline: str, way: str = "sampled") -> dict[str, list[float]]:
+    """Final accuracy minus the baseline's on the same seed, in percentage points, by method.
+
+    Raises:
+        ValueError: the baseline was not among the methods.
+    """
+    after = final(runs, way)
+    if baseline not in after:
+        raise ValueError(unknown("baseline", baseline, after))
+    pairs = {name: zip(values, after[baseline], strict=True) for name, values in after.items() if name != baseline}
+    return {name: [a - b for a, b in values] for name, values in pairs.items()}
 
 
 def differences(runs: Runs, baseline: str, way: str = "sampled") -> dict[str, tuple[float, float]]:
     """Final accuracy minus the baseline's on the same seed: mean and half width, percentage points."""
-    final = {name: [100 * seed[-1][way]["correct"]["share"] for seed in seeds] for name, seeds in runs.items()}
-    return {
-        name: interval([a - b for a, b in zip(values, final[baseline], strict=True)])
-        for name, values in final.items()
-        if name != baseline
-    }
+    return {name: interval(values) for name, values in paired(runs, baseline, way).items()}
+
+
+def read(folder: Path) -> tuple[Runs, str]:
+    """The evaluations that ``write`` left in ``folder``, and the command that made them.
+
+    Raises:
+        ValueError: no comparison is there.
+    """
+    path = folder / "comparison.json"
+    if not path.exists():
+        raise ValueError(f"{folder} holds no comparison: comparison.json is missing; `sspo-teach compare` writes one")
+    found = json.loads(path.read_text())
+    return found["runs"], found["command"]
 
 
 def write(runs: Runs, folder: Path, command: str) -> Path:
@@ -117,11 +129,19 @@ def write(runs: Runs, folder: Path, command: str) -> Path:
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
     """The summary as aligned text."""
-    lines = [f"{'method':<20}{'way':<10}{'before':>8}{'after':>8}{'gain':>8}   95 % interval of the gain"]
+    lines = [f"{'method':<20}{'way':<10}{'before':>8}{'after':>8}{'gain':>8}{'tokens':>12}   95 % interval of the gain"]
     for row in rows:
         half = row["half_width"]
         band = "one seed: unknown" if math.isnan(half) else f"{row['gain'] - half:+.1f} … {row['gain'] + half:+.1f}"
         lines.append(
-            f"{row['method']:<20}{row['way']:<10}{row['before']:>8.1f}{row['after']:>8.1f}{row['gain']:>+8.1f}   {band}"
+            f"{row['method']:<20}{row['way']:<10}{row['before']:>8.1f}{row['after']:>8.1f}{row['gain']:>+8.1f}"
+            f"{row['tokens']:>12,.0f}   {band}"
         )
     return "\n".join(lines)
+
+
+def reruns(config: Config, seeds: int) -> list[list[dict[str, float]]]:
+    """The histories of one config on several seeds, the first being its own; nothing is kept on the disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        runs = [dataclasses.replace(config, seed=config.seed + i, out=str(Path(folder) / str(i))) for i in range(seeds)]
+        return [read_history(train(run, quiet=True)) for run in runs]

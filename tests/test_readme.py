@@ -10,7 +10,15 @@ import pytest
 import tyro
 
 from sspo_teach.catalog import KNOWN, METHODS, dialects, known, method, table
-from sspo_teach.cli import AuditConfig, CompareConfig, EvaluateConfig, MethodsConfig, _defaults
+from sspo_teach.cli import (
+    AuditConfig,
+    ClaimConfig,
+    CompareConfig,
+    EvaluateConfig,
+    ExactConfig,
+    MethodsConfig,
+    _defaults,
+)
 from sspo_teach.training.config import Config, resolve
 
 ROOT = Path(__file__).parents[1]
@@ -63,7 +71,7 @@ def test_the_tree_is_the_tree():
 def test_commands_are_understood(command: str):
     _, name, *words = shlex.split(command)
     kinds = {"train": Config, "compare": CompareConfig, "evaluate": EvaluateConfig, "methods": MethodsConfig}
-    kinds["audit"] = AuditConfig
+    kinds |= {"audit": AuditConfig, "exact": ExactConfig, "claim": ClaimConfig}
     words = [word if word != "cuda" else "cpu" for word in words]  # this machine need not have one
     trains = issubclass(kinds[name], Config)
     asked = tyro.cli(kinds[name], args=words, **({"default": kinds[name](**_defaults(words))} if trains else {}))

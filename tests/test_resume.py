@@ -21,7 +21,7 @@ import torch
 
 from sspo_teach import cli
 from sspo_teach.training import checkpoint
-from sspo_teach.training.config import Config
+from sspo_teach.training.config import Config, resolve
 from sspo_teach.training.folder import RunFolder, read_config
 from sspo_teach.training.trainer import Trainer, restored
 
@@ -268,7 +268,7 @@ def test_overwrite_deletes_nothing_for_a_run_that_cannot_be_built(half):
 
 def test_what_broke_off_before_its_first_checkpoint_may_start(undisturbed, tmp_path):
     folder = tmp_path / "run"
-    RunFolder(folder).create(run_of(folder), {})
+    RunFolder(folder).create(resolve(run_of(folder)), {}, {})
     (folder / "history.csv").write_text("step\n1\n")
     (folder / "reference").mkdir()
     (folder / "reference" / "config.json").write_text("{")

@@ -9,6 +9,7 @@ import math
 import pytest
 
 from sspo_teach import study
+from sspo_teach.training.intervals import interval
 from sspo_teach.training.trainer import Trainer
 
 
@@ -32,11 +33,11 @@ def test_interval_is_student_s(seeds, t):
     values = [float(i % 2) for i in range(seeds)]
     mean = sum(values) / seeds
     error = math.sqrt(sum((x - mean) ** 2 for x in values) / (seeds - 1) / seeds)
-    assert study.interval(values) == pytest.approx((mean, t * error), rel=2e-3)
+    assert interval(values) == pytest.approx((mean, t * error), rel=2e-3)
 
 
 def test_one_seed_has_no_interval():
-    mean, half = study.interval([3.0])
+    mean, half = interval([3.0])
     assert mean == 3.0
     assert math.isnan(half)
 
@@ -118,3 +119,23 @@ def test_files(tmp_path):
     with (tmp_path / "comparison.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [float(row["after"]) for row in rows] == pytest.approx([row["after"] for row in study.summarize(RUNS)])
+
+
+def test_what_was_written_is_read_again(tmp_path):
+    study.write(RUNS, tmp_path, "sspo-teach compare --seeds 2")
+    assert study.read(tmp_path) == (RUNS, "sspo-teach compare --seeds 2")
+    with pytest.raises(ValueError, match=r"comparison\.json is missing"):
+        study.read(tmp_path / "nowhere")
+
+
+def test_pairs_are_seed_by_seed():
+    assert study.paired(RUNS, "grpo") == {"sspo": [pytest.approx(10), pytest.approx(20)]}
+    with pytest.raises(ValueError, match="did you mean 'grpo'"):
+        study.paired(RUNS, "grop")
+
+
+def test_reruns_differ_by_seed_alone(config):
+    first, second = study.reruns(config(steps=2, seed=4), 2)
+    assert [row["step"] for row in first] == [1, 2]
+    assert first[0]["reward"] != second[0]["reward"] or first[1]["grad_norm"] != second[1]["grad_norm"]
+    assert str(study.reruns(config(steps=2, seed=5), 1)) == str([second])  # as text, since NaN is not NaN

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
+import pkgutil
+from importlib import import_module
+
 import ipywidgets
 import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-from sspo_teach.widgets.panel import panel, still
+from sspo_teach import widgets
+from sspo_teach.widgets.gate_designer import gate_designer, gate_of
+from sspo_teach.widgets.gate_explorer import gate_explorer
+from sspo_teach.widgets.panel import Panel, panel, still
+
+MAKERS = {
+    f"{module.name}.{name}": make
+    for module in pkgutil.iter_modules(widgets.__path__)
+    for name, make in inspect.getmembers(import_module(f"{widgets.__name__}.{module.name}"), inspect.isfunction)
+    if inspect.signature(make).return_annotation == "Panel"
+    and make.__module__.endswith(module.name)
+    and all(p.default is not p.empty for p in inspect.signature(make).parameters.values())
+}
+"""Every function that makes a widget and needs no data for it."""
 
 
 def bars(figure, *, height, colour="tab:blue"):
@@ -84,3 +101,83 @@ def test_still_draws_the_same(one):
     canvas = FigureCanvasAgg(still(bars, size=(2, 1.5), height=0.5))
     canvas.draw()
     assert np.array_equal(canvas.buffer_rgba(), one.canvas.buffer_rgba())
+
+
+def test_only_what_is_animated_is_drawn_again(one):
+    drawn = []
+    one.figure.axes[0].xaxis.draw = lambda renderer: drawn.append("axis")
+    one.controls["height"].value = 1.0
+    assert drawn == ["axis"]
+    one.figure.axes[0].patches[0].set_animated(True)
+    one.controls["height"].value = 1.2  # the first picture of an animated artist needs a background without it
+    drawn.clear()
+    before = one.png
+    one.controls["height"].value = 1.4
+    assert one.png != before
+    assert drawn == []
+
+
+def another(control):
+    """A value that a control may take and does not have."""
+    if isinstance(control, ipywidgets.SelectMultiple):
+        return control.options[:1] if tuple(control.value) != tuple(control.options[:1]) else control.options[1:2]
+    if hasattr(control, "options"):
+        values = [option[1] if isinstance(option, tuple) else option for option in control.options]
+        return next(value for value in values if value != control.value)
+    if isinstance(control.value, bool):
+        return not control.value
+    if isinstance(control.value, str):
+        return "min(x, 1.2)"
+    if isinstance(control.value, tuple):
+        return (control.min, (control.min + control.max) / 2)
+    return control.max if control.value != control.max else control.min
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_every_control_of_every_widget_changes_its_picture(name):
+    made = MAKERS[name]()
+    assert isinstance(made, Panel)
+    for key, control in made.controls.items():
+        before, start = made.png, control.value
+        if key == "tau_neg" and "sign" in made.controls:
+            made.controls["sign"].value = "A < 0"
+            before = made.png
+        control.value = another(control)
+        assert made.png != before, key
+        control.value = start
+
+
+def test_the_explorer_reads_the_pull_at_the_marker():
+    made = gate_explorer(methods=["grpo", "sapo"])
+    made.controls["marker"].value = 2.0
+    texts = [text.get_text() for text in made.figure.axes[1].get_legend().get_texts()]
+    assert texts == ["grpo  0.00 | 0.00", "sapo  1.57 | 1.57"]
+    assert made.figure.axes[0].texts[0].get_text().endswith("sapo pulls with weight 1.57, grpo with 0.00")
+    made.controls["methods"].value = ("sspo",)
+    shown = {line.get_label() for line in made.figure.axes[0].lines if line.get_visible()}
+    assert shown == {"_one", "_marker", "sspo"}
+
+
+def test_the_explorer_shows_the_ratios_of_a_minibatch():
+    bare, real = gate_explorer(), gate_explorer(np.array([0.0, 0.1, 0.1]))
+    assert [len(axes.patches) for axes in bare.figure.axes] == [0] * 4
+    assert [len(axes.patches) for axes in real.figure.axes] == [1] * 4
+
+
+def test_the_designer_judges_what_is_typed():
+    made = gate_designer()
+    assert made.figure.axes[3].texts[0].get_text() == "all 7 laws hold"
+    made.controls["formula"].value = "x**2"
+    assert made.figure.axes[3].texts[0].get_text() == "1 of 7 laws broken"
+    assert "✗ on-policy" in made.figure.axes[3].texts[1].get_text()
+
+
+@pytest.mark.parametrize("formula", ["x +", "y + 1", "().__class__", "exec('1')", "[x]", "x = 1", ""])
+def test_the_designer_refuses_what_is_no_formula(formula):
+    with pytest.raises(ValueError, match="formula="):
+        gate_of(formula)
+    made = gate_designer()
+    before = made.png
+    made.controls["formula"].value = formula
+    assert "formula=" in made.message.value
+    assert made.png == before

@@ -28,7 +28,7 @@ def tokenizer() -> Any:
 def checkpoint_folder(folder: Path, **sizes: Any) -> Path:
     """Weights, config and tokenizer of a model of some ten thousand parameters."""
     words = tokenizer()
-    small = {"hidden_size": 32, "intermediate_size": 64, "heads": 4, "kv_heads": 2}
-    tiny_qwen2(len(words), **{**small, **sizes}).save(folder)
+    small = {"vocab_size": len(words), "hidden_size": 32, "intermediate_size": 64, "heads": 4, "kv_heads": 2}
+    tiny_qwen2(**{**small, **sizes}).save(folder)
     words.save_pretrained(folder)
     return folder

@@ -44,10 +44,10 @@ def _two_sided(answer: Callable[..., Tensor]) -> str | None:
     return "the right tokens are silent, but the others' weights are not ρA under a mean per response"
 
 
-def _groups(answer: int) -> str | None:
-    if isinstance(answer, float) and not answer.is_integer():
-        return "G is a number of responses: a whole one"
+def _groups(answer: float) -> str | None:
     G = int(answer)
+    if answer != G:
+        return "G is a number of responses: a whole one"
     if G < 2:
         return f"a group of {G} has no one to be compared with"
     dead = 0.1**G + 0.9**G

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from sspo_teach import gates
@@ -176,7 +177,9 @@ def inner_updates(
     for i, (rule, ratios) in enumerate(paths.items()):
         curve(axes, rule, range(len(ratios)), ratios, **look[rule], lw=2.4 - 0.4 * i, label=rule)
     axes.set(xlabel="updates on the same batch", ylabel="ratio ρ of the token")
-    word(axes, "band", 0, edges[1], " edge of the band", va="bottom", color="#0072B2", fontsize=9)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    most = max(len(ratios) for ratios in paths.values()) - 1
+    word(axes, "band", most, edges[0], "edges of the band", va="top", ha="right", color="#0072B2", fontsize=9)
     axes.set_title(title, loc="left", fontsize=11)
     axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5))
     return settled(figure)
@@ -203,6 +206,7 @@ def probability_rounds(
     curve(axes, "goal", [0, most], [goal, goal], color="0.6", ls=":")
     counted = ", ".join(f"{rounds} at ε = {eps:g}" for eps, rounds in needed.items())
     axes.set_title(f"Rollouts from {start:g} to {goal:g} at the band's edge: {counted}", loc="left", fontsize=11)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set(xlabel="rollouts", ylabel="largest probability", yscale="log", xlim=(0, most))
     axes.set_yticks([start, 0.03, 0.1, 0.3, 1], [f"{start:g}", "0.03", "0.1", "0.3", "1"])
     axes.set_yticks([], minor=True)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import fill
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from sspo_teach.plotting.style import COLOURS
 
@@ -46,15 +47,7 @@ VITALS = (
     Vital(("dead_groups",), "groups that teach nothing", "well under 1", 0.0, 0.8),
     Vital(("entropy",), "entropy, nats per token", "sinks, not to 0", 0.02, 1.0),
     Vital(("grad_norm",), "gradient norm", "neither 0 nor growing", 1e-2, 20.0, "log", (1e-4, 60)),
-    Vital(
-        ("ratio_q01", "ratio_q50", "ratio_q99"),
-        "ratio ρ: 1 %, 50 %, 99 %",
-        "opens around 1",
-        0.5,
-        2.0,
-        "log",
-        (0.05, 20),
-    ),
+    Vital(RATIOS, "ratio ρ: 1 %, 50 %, 99 %", "opens around 1", 0.5, 2.0, "log", (0.05, 20)),
     Vital(("moved",), "tokens with |ρ − 1| > 0.1", "0.5 to 30 %", 0.005, 0.3, "linear", (0.0, 0.7)),
     Vital(("kl_k3",), "KL(old ‖ new), nats per token", "small, but not 0", 1e-5, 0.03, "log", (1e-7, 1.0)),
     Vital(("ess",), "effective sample size", "near 1", 0.7, 1.0),
@@ -81,28 +74,51 @@ def dashboard(history: Sequence[Row], *, title: str = "") -> Figure:
     return figure
 
 
+def side_by_side(histories: Mapping[str, Sequence[Row]], *, title: str = "") -> Figure:
+    """Six vital signs (rows) of several runs (columns); the healthy range is shaded, what ends outside it is orange.
+
+    Args:
+        histories: name → rows of history.csv as numbers.
+        title: stands above all.
+    """
+    vitals = [vital for vital in VITALS if vital.columns[0] not in ("entropy", "kl_k3")]
+    figure = Figure(figsize=(11, 8.4), layout="constrained")
+    grid = figure.subplots(len(vitals), len(histories), sharex=True, sharey="row", squeeze=False)
+    for row, vital in zip(grid, vitals, strict=True):
+        for axes, (name, history) in zip(row, histories.items(), strict=True):
+            _curves(axes, vital, history)
+            if vital is vitals[0]:
+                axes.set_title(f"run {name}", fontsize=11, fontweight="bold")
+            if vital is vitals[-1]:
+                axes.set_xlabel("iteration", fontsize=9)
+        row[0].set_ylabel(fill(vital.title, 14), fontsize=9, rotation=0, ha="right", va="center")
+    if title:
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+    return figure
+
+
 def _vital(axes: Axes, vital: Vital, history: Sequence[Row]) -> None:
-    steps = [row["step"] for row in history]
-    values = np.array([[row[column] for column in vital.columns] for row in history], dtype=float)
-    floor, top = (
-        (vital.low / 100, vital.high * 3) if vital.scale == "log" else (0.0, 1.05 if vital.high >= 0.7 else 0.7)
-    )
-    if vital.scale == "log":
-        axes.set_yscale("log")
-        if len(vital.columns) > 1:
-            floor, top = 0.05, 20.0
-    axes.axhspan(vital.low, vital.high, color=COLOURS[2], alpha=0.12, lw=0)
-    shown = values.clip(floor, top)  # what leaves the panel runs along its edge
-    for i, column in enumerate(shown.T):
-        middle = i == len(vital.columns) // 2
-        axes.plot(steps, column, color=COLOURS[0], lw=1.6 if middle else 0.9, ls="-" if middle else "--", clip_on=False)
-    axes.set_ylim(floor, top)
+    _curves(axes, vital, history)
     colour = COLOURS[1] if vital.ill(history) else "black"
     weight = "normal" if colour == "black" else "bold"
     title = axes.set_title(f"{vital.title}\n", fontsize=10, loc="left", color=colour, fontweight=weight)
     note = axes.text(0, 1.03, f"healthy: {vital.healthy}", transform=axes.transAxes, fontsize=9, color="0.35")
     for text in (title, note):
         text.set_in_layout(False)
+
+
+def _curves(axes: Axes, vital: Vital, history: Sequence[Row]) -> None:
+    colour = COLOURS[1 if vital.ill(history) else 0]
+    steps = [row["step"] for row in history]
+    values = np.array([[row[column] for column in vital.columns] for row in history], dtype=float)
+    floor, top = vital.shown
+    axes.set_yscale(vital.scale)
+    axes.axhspan(vital.low, vital.high, color=COLOURS[2], alpha=0.12, lw=0)
+    shown = values.clip(floor, top)  # what leaves the panel runs along its edge
+    for i, column in enumerate(shown.T):
+        middle = i == len(vital.columns) // 2
+        axes.plot(steps, column, color=colour, lw=1.6 if middle else 0.9, ls="-" if middle else "--", clip_on=False)
+    axes.set_ylim(floor, top)
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -155,10 +171,14 @@ def _begin(figure: Figure, updates: Sequence[float], rates: Sequence[float], his
         for label, colour in zip(lines.values(), COLOURS, strict=False):
             axes.plot([], [], color=colour, lw=1.4, label=label)
         axes.set(xlim=(1, max(len(history), 2)), xlabel="iteration")
+        for axis in (axes.xaxis, axes.yaxis):  # each tick costs time at every move of a slider
+            axis.set_major_locator(MaxNLocator(3))
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False, fontsize=9, loc="upper left", ncols=1)
     solved.set(ylim=(0, 1), ylabel="share solved")
     ratios.set(yscale="log", ylim=(0.01, 100), ylabel="ratio ρ")
+    ratios.set_yticks([0.01, 1, 100], ["0.01", "1", "100"])
+    ratios.yaxis.set_minor_locator(NullLocator())
     ratios.axhline(1, color="0.8", lw=0.8, zorder=0)
     gate.set(ylim=(-0.1, 1), ylabel="share")
     gate.axhline(0, color="0.8", lw=0.8, zorder=0)

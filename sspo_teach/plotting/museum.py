@@ -57,7 +57,7 @@ def credit_tables(tables: Mapping[str, Tensor], mask: Tensor, *, title: str, lab
 
 
 def _number(x: float) -> str:
-    return f"{x:+.2f}" if x and np.isfinite(x) else f"{x:g}"
+    return f"{x:+.2f}" if x and np.isfinite(x) else f"{x + 0.0:g}"  # + 0.0: no "-0"
 
 
 def weights(objective: Objective, log_r: Tensor, sign: float) -> Tensor:
@@ -87,10 +87,10 @@ def weight_curves(
         for name, objective in objectives.items():
             y = weights(objective, log2 * np.log(2), sign)
             lines[name].set_ydata(y.numpy())
-            at = "" if mark is None else f": {weights(objective, torch.tensor([mark]).log(), sign).item():+.2f}"
+            at = "" if mark is None else f": {weights(objective, torch.tensor([mark]).log(), sign).item() + 0.0:+.2f}"
             lines[name].set_label(name + at)
         lines["mark"].set_xdata([np.nan if mark is None else mark] * 2)
-        axes.legend(frameon=False, fontsize="small", loc="upper left" if sign > 0 else "lower left")
+        axes.legend(frameon=False, fontsize="small", loc="upper left" if sign > 0 else "lower left", borderaxespad=0)
     return figure
 
 
@@ -104,6 +104,7 @@ def _empty_curves(figure: Figure | None, names: Sequence[str]) -> Figure:
         for name in names:
             axes.plot(ratios, np.full_like(ratios, np.nan), **(RIGHT if name == "right" else BROKEN), gid=name)
         axes.set_xscale("log", base=2)
+        axes.set_xlim(ratios[0], ratios[-1])
         axes.set(xlabel="ratio ρ", ylabel="weight of ∇log π", ylim=(-0.35, 4.2) if sign > 0 else (-4.2, 0.35))
         axes.xaxis.set_major_formatter(lambda ratio, _: f"{ratio:g}")
         axes.set_title(

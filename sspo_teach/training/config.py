@@ -20,9 +20,10 @@ from sspo_teach.objectives.compose import corrected
 from sspo_teach.objectives.corrections import SAMPLER, off_policy_sequence_mask
 from sspo_teach.policies.lora import MISSING
 from sspo_teach.tensors import unknown
+from sspo_teach.training import hardware
 from sspo_teach.types import Rollout
 
-AUTO: Any = None  # "choose by task": filled in by resolve()
+AUTO: Any = None  # "choose by hardware and task": filled in by resolve()
 
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     "arithmetic": {
@@ -55,6 +56,11 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
 
 TEXT_FIELDS = ("data", "question_field", "answer_field", "system", "prompt_format", "shots")
 """Options of text tasks that are fields of the config; left as they are, the task's own defaults hold."""
+DEFAULTS: dict[str, Any] = {
+    "device": "cpu", "group_size": 8, "chunk": 0, "gradient_checkpointing": False, "autocast": "auto",
+    "optimizer": "adamw_fused", "reference_offload": False, "generation_batch": 0,
+}  # fmt: skip
+"""What a hardware preset may choose, where none was named."""
 
 Correction = Literal["none", "tis", "tis_sequence", "mis", "mis_sequence", "icepop", "geo_mask", "sequence_mask"]
 
@@ -96,7 +102,7 @@ class Config:
     """End with the iteration that reaches so many sampled response tokens, whatever --steps says; 0 counts steps."""
     prompts: int = AUTO
     """Prompts per iteration."""
-    group_size: int = 8
+    group_size: int = AUTO
     """G: responses per prompt, at least 2 where advantages use group statistics."""
     minibatches: int = AUTO
     """Optimizer updates per pass over a rollout batch. With one in all, ratios stay 1 and every gate is inert."""
@@ -148,7 +154,9 @@ class Config:
     """The correction's own numbers as NAME=VALUE, e.g. --correction-numbers cap=3."""
     reuse_sampler_logp: bool = False
     """Take the sampler's own log-probabilities as the old ones; saves the scoring pass, differs by about 1e-6."""
-    generation_batch: int = 0
+    engine: Literal["own", "vllm"] = "own"
+    """Who samples: the policy itself, or vLLM (extra `vllm`, on cuda), whose log-probabilities need a --correction."""
+    generation_batch: int = AUTO
     """Responses that grow at a time, prompts of like length together; 0 takes all. Changes memory, and the draws."""
     share_prompts: bool = True
     """Send each prompt through the model once and share its keys and values within the group."""
@@ -164,21 +172,23 @@ class Config:
     """The numbers that are watched for it."""
     shuffle_rewards: bool = False
     """Control experiment: permute rewards over the batch, so that nothing true can be learnt."""
-    device: str = "cpu"
+    hardware: str = ""
+    """Settings for a GPU of this kind, where no option says otherwise: 12gb, t4, 24gb, 40gb or 80gb."""
+    device: str = AUTO
     """cpu, cuda or mps."""
     dtype: Literal["float32", "float64"] = "float32"
     """Of weights, and of activations where no autocast lowers them; log-softmax and ratios take float32 at least."""
-    chunk: int = 0
+    chunk: int = AUTO
     """Tokens per piece of the vocabulary projection; 0 chooses. Changes memory, never the gradient."""
-    gradient_checkpointing: bool = False
+    gradient_checkpointing: bool = AUTO
     """Keep only each layer's input and compute the rest again going backward: less memory, a third more arithmetic."""
-    autocast: Literal["auto", "none", "bf16", "fp16"] = "auto"
+    autocast: Literal["auto", "none", "bf16", "fp16"] = AUTO
     """Precision of matrix products. auto: bf16 or else fp16 for pretrained models on cuda, none anywhere else."""
-    optimizer: Literal["adamw", "adamw_fused", "adamw_8bit"] = "adamw_fused"
+    optimizer: Literal["adamw", "adamw_fused", "adamw_8bit"] = AUTO
     """AdamW tensor by tensor, in one kernel, or with its state in 8 bits (on cuda, needs bitsandbytes)."""
     lora_rank: int = 0
     """Train low-rank adapters on all linear layers instead of the weights themselves (needs peft); 0 trains all."""
-    reference_offload: bool = False
+    reference_offload: bool = AUTO
     """Keep the reference model, which beta > 0 needs, in CPU memory while it does not score."""
     threads: int = 0
     """CPU threads; 0 leaves torch's choice."""
@@ -201,17 +211,34 @@ class Config:
         return self.prompts * self.group_size
 
 
+def defaults(task: str, preset: str = "") -> dict[str, Any]:
+    """Every field that depends on task and hardware, under a preset or none.
+
+    Raises:
+        ValueError: task or preset is unknown.
+    """
+    if task not in TASK_DEFAULTS:
+        raise ValueError(unknown("task", task, TASK_DEFAULTS))
+    known = {**DEFAULTS, **TASK_DEFAULTS[task]}
+    return {**known, **hardware.settings(preset, known["max_new_tokens"])}
+
+
+def filled(config: Config) -> Config:
+    """``config`` with every field it left open chosen by its hardware and its task."""
+    known = defaults(config.task, config.hardware)
+    return dataclasses.replace(
+        config, **{name: value for name, value in known.items() if getattr(config, name) is None}
+    )
+
+
 def resolve(config: Config) -> Config:
-    """Fill in what depends on the task and refuse what cannot work.
+    """Fill in what depends on task and hardware and refuse what cannot work.
 
     Raises:
         ValueError: names the option, its value and the fix.
     """
-    known = TASK_DEFAULTS.get(config.task)
-    if known is None:
-        raise ValueError(unknown("task", config.task, TASK_DEFAULTS))
-    missing = {name: value for name, value in known.items() if getattr(config, name) is None}
-    config = dataclasses.replace(config, **missing)
+    config = filled(config)
+    known = TASK_DEFAULTS[config.task]
     if not config.model or (config.model == "tiny" and not known["model"]):  # tiny has no tokenizer
         raise ValueError(
             f"task={config.task!r} needs a pretrained model: give --model a folder, a .gguf file or a hub id "
@@ -314,6 +341,13 @@ def with_correction(row: Method, config: Config) -> Method:
     so it acts inside the objective.
     """
     known: dict[str, Callable[..., Tensor]] = {**SAMPLER, "sequence_mask": off_policy_sequence_mask}
+    if config.engine == "vllm" and config.reuse_sampler_logp:
+        raise ValueError("engine='vllm': its log-probabilities are not the policy's; leave --reuse-sampler-logp out")
+    if config.engine == "vllm" and config.correction not in SAMPLER:
+        raise ValueError(
+            f"engine='vllm', correction={config.correction!r}: vLLM samples from another distribution than the "
+            f"one that is scored; choose a --correction for it, one of {', '.join(SAMPLER)}"
+        )
     if config.correction == "none":
         if config.correction_numbers:
             raise ValueError(f"correction_numbers={config.correction_numbers[0]!r}: correction='none' takes no numbers")

@@ -49,6 +49,10 @@ COLUMNS: Mapping[str, str] = {
     "kl_ref": "mean k3 estimate of KL(new ‖ reference) per token; empty without a reference",
     "ess": "effective sample size of the responses' importance weights, as a share of their number",
     "stale": "share of tokens with |log ratio| > 20, whose gradient is 0 for every method",
+    "probe_norm": "norm of the mean gradient of fixed prompts, right after the updates; empty where it was not taken",
+    "probe_variance": "trace of the covariance of those prompts' gradients: how far they disagree, chance included",
+    "probe_noise": "probe_variance over the squared probe_norm, which no scale of the loss can change",
+    "probe_kl": "mean k3 estimate of KL(old ‖ new) per token on those prompts: what the updates moved",
     "critic_loss": "mean loss of the critic's updates; empty without a critic",
     "explained_variance": "1 − Var(target − guess)/Var(target) before them; empty where all rewards were equal, too",
 }

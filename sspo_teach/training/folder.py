@@ -16,11 +16,14 @@ from typing import Any
 import torch
 
 from sspo_teach.training.checkpoint import found, write_text
-from sspo_teach.training.config import Config
+from sspo_teach.training.config import Config, filled
 from sspo_teach.training.diagnostics import COLUMNS
 
-FREE = ("out", "resume", "overwrite", "threads", "eval_every", "save_every")
+FREE = ("out", "resume", "overwrite", "threads", "eval_every", "save_every", "hardware")
 """What may differ between a run and its resumption; anything else would make it another run."""
+
+COLLAPSE = "collapse.json"
+"""Stands in the folder of a run that ended early, and says why."""
 
 TIMES = ("step", "sample", "score", "train", "total")
 
@@ -49,15 +52,23 @@ class RunFolder:
         if not (ground.is_dir() and os.access(ground, os.W_OK)):
             raise ValueError(f"out={str(self.path)!r}: {ground} is no folder to write to; choose another with --out")
 
-    def create(self, config: Config, numbers: Mapping[str, Any]) -> None:
-        """Start anew, whatever was here."""
+    def create(self, config: Config, numbers: Mapping[str, Any], generation: Mapping[str, Any]) -> None:
+        """Start anew, whatever was here; ``generation`` are the settings in force, for the header."""
         for name in ("checkpoints", "reference"):
             shutil.rmtree(self.path / name, ignore_errors=True)
-        for name in ("history.csv", "timing.csv", "samples.jsonl", "evaluation.json", "curve.png", "config.json"):
+        for name in (
+            "history.csv",
+            "timing.csv",
+            "samples.jsonl",
+            "evaluation.json",
+            "curve.png",
+            "config.json",
+            COLLAPSE,
+        ):
             (self.path / name).unlink(missing_ok=True)
         self.path.mkdir(parents=True, exist_ok=True)
         settings = {**dataclasses.asdict(config), "method_numbers": dict(numbers)}
-        write_text(self.path / "environment.json", json.dumps(environment(config), indent=1))
+        write_text(self.path / "environment.json", json.dumps(environment(config, generation), indent=1))
         write_text(self.path / "config.json", json.dumps(settings, indent=1))
 
     def reopen(self, config: Config) -> None:
@@ -95,13 +106,20 @@ class RunFolder:
         path = self.path / "evaluation.json"
         return json.loads(path.read_text()) if path.exists() else []
 
-    def add_evaluation(self, step: int, found: Mapping[str, Any]) -> None:
+    def add_collapse(self, found: Mapping[str, Any]) -> None:
+        write_text(self.path / COLLAPSE, json.dumps(found, indent=1))
+
+    def add_evaluation(self, step: int, tokens: int, found: Mapping[str, Any]) -> None:
+        """Write down what ``evaluate`` found after ``step`` iterations and ``tokens`` sampled tokens."""
         with (self.path / "samples.jsonl").open("a") as file:
             for way in ("greedy", "sampled"):
                 for text in found[way]["samples"]:
                     file.write(json.dumps({"step": step, "way": way, "text": text}) + "\n")
         kept = {way: {k: v for k, v in found[way].items() if k != "samples"} for way in ("greedy", "sampled")}
-        write_text(self.path / "evaluation.json", json.dumps([*self.evaluations(), {"step": step, **kept}], indent=1))
+        write_text(
+            self.path / "evaluation.json",
+            json.dumps([*self.evaluations(), {"step": step, "tokens": tokens, **kept}], indent=1),
+        )
 
     def history(self) -> list[dict[str, float]]:
         """``history.csv`` as numbers; an empty cell is NaN."""
@@ -148,7 +166,7 @@ def read_config(path: Path) -> Config:
     known: dict[str, Any] = {
         name: tuple(value) if isinstance(value, list) else value for name, value in settings.items() if name in names
     }
-    return Config(**known)
+    return filled(Config(**known))  # what a run did not know when it was written has its default
 
 
 def read_history(path: Path) -> list[dict[str, float]]:
@@ -164,19 +182,34 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def environment(config: Config) -> dict[str, Any]:
+def environment(config: Config, generation: Mapping[str, Any]) -> dict[str, Any]:
     """What a reader needs to repeat the run: versions, machine, and the settings in force."""
-    packages = ("sspo_teach", "torch", "transformers", "numpy", "gymnasium")
+    packages = ("sspo_teach", "torch", "transformers", "tokenizers", "safetensors", "numpy", "gymnasium")
     return {
         "python": platform.python_version(),
         "platform": f"{platform.system()} {platform.machine()}",
         "packages": {name: _version(name) for name in packages},
-        "device": torch.cuda.get_device_name() if config.device.startswith("cuda") else config.device,
+        "device": _device(config.device),
         "threads": torch.get_num_threads(),
         "seed": config.seed,
+        "seeds": "prompts and samples of iteration n from (seed, n); evaluations from the seed alone",
         "sampling": {"temperature": config.temperature, "top_k": 0, "top_p": 1.0},
         "logp_old": "the sampler's own" if config.reuse_sampler_logp else "scored by the training forward",
+        "generation": dict(generation),
         "prompts": "shared within the group" if config.share_prompts else "repeated for each response",
+    }
+
+
+def _device(device: str) -> str | dict[str, Any]:
+    """A GPU by name, memory, capability and driver side; anything else by its name alone."""
+    if not device.startswith("cuda"):
+        return device
+    about = torch.cuda.get_device_properties(device)
+    return {
+        "name": about.name,
+        "gib": round(about.total_memory / 2**30, 1),
+        "capability": f"{about.major}.{about.minor}",
+        "cuda": torch.version.cuda,
     }
 
 

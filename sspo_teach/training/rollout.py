@@ -13,11 +13,12 @@ from torch import Tensor
 from sspo_teach.catalog import Method
 from sspo_teach.objectives.regularizers import k1
 from sspo_teach.policies.causal_lm import CausalLM
+from sspo_teach.policies.engines import Engine, OwnEngine
 from sspo_teach.policies.reference import Reference, Unadapted
 from sspo_teach.policies.sampling import Sampling
 from sspo_teach.tensors import masked_sum
 from sspo_teach.training.config import Config
-from sspo_teach.types import Rollout, Task
+from sspo_teach.types import Prompts, Rollout, Task
 
 
 @dataclass(frozen=True)
@@ -41,16 +42,25 @@ def collect(
     config: Config,
     step: int,
     clock: Callable[[str], AbstractContextManager[None]],
+    *,
+    engine: Engine | None = None,
+    progress: float = 1.0,
 ) -> Batch:
-    """Sample one iteration's batch. All chance comes from (seed, step), so a resumed run needs no saved generator."""
+    """Sample one iteration's batch. All chance comes from (seed, step), so a resumed run needs no saved generator.
+
+    Args:
+        engine: who samples; by default the policy itself.
+        progress: of the run, in [0, 1]; a task may make its prompts harder with it.
+    """
+    engine = engine or OwnEngine(policy, config.generation_batch)
     with clock("sample"):
-        rollout, entropy = _sample(policy, task, config, step, config.prompts, attempt=0)
+        rollout, entropy = _sample(engine, policy, task, progress, config, step, config.prompts, attempt=0)
         responses, tokens, resampled = len(rollout.mask), int(rollout.mask.sum()), 0
         for attempt in range(1, config.resample_limit + 1):
             rows = torch.tensor([]) if method.keep is None else (~method.keep(rollout)).nonzero().squeeze(1)
             if not len(rows):  # else whole groups
                 break
-            fresh, more = _sample(policy, task, config, step, len(rows) // config.group_size, attempt)
+            fresh, more = _sample(engine, policy, task, progress, config, step, len(rows) // config.group_size, attempt)
             rollout, entropy = _replace_rows(rollout, fresh, rows), entropy.index_copy(0, rows, more)
             responses, tokens = responses + len(rows), tokens + int(fresh.mask.sum())
             resampled += len(rows) // config.group_size
@@ -60,8 +70,7 @@ def collect(
             rollout = replace(rollout, rewards=method.reward(rollout, task.max_new_tokens))
     with clock("score"):
         if not config.reuse_sampler_logp:
-            logp, entropy = score_rows(policy.logp_and_entropy, rollout, config)
-            rollout = replace(rollout, logp_old=logp, logp_sampler=rollout.logp_old)
+            rollout, entropy = rescored(policy, rollout, config)
         if reference is not None:
             with reference.scoring() as score:
                 rollout = replace(rollout, logp_ref=score_rows(score, rollout, config)[0])
@@ -113,12 +122,21 @@ def _pieces(rollout: Rollout, config: Config) -> Iterator[Tensor]:
         yield from micro_batches(rows, config)
 
 
-def _sample(policy: CausalLM, task: Task, config: Config, step: int, n: int, attempt: int) -> tuple[Rollout, Tensor]:
-    """Responses to n prompts, judged; and the entropy (B, T) at each token."""
+def _sample(
+    engine: Engine, policy: CausalLM, task: Task, progress: float, config: Config, step: int, n: int, attempt: int
+) -> tuple[Rollout, Tensor]:
+    """Responses to n training prompts, judged; and the entropy (B, T) at each token."""
     rng = np.random.default_rng([config.seed, step, 0, attempt])
-    prompts = task.prompts(n, rng=rng, split="train", progress=min(1.0, step / max(config.steps, 1)))
-    device, group = policy.device, config.group_size
-    generated = policy.generate(
+    prompts = task.prompts(n, rng=rng, split="train", progress=progress)
+    return sample(engine, policy.device, task, prompts, config, int(rng.integers(2**62)))
+
+
+def sample(
+    engine: Engine, device: torch.device, task: Task, prompts: Prompts, config: Config, seed: int
+) -> tuple[Rollout, Tensor]:
+    """A group of responses to each prompt, judged; and the entropy (B, T) at each token."""
+    n, group = len(prompts.tokens), config.group_size
+    generated = engine.generate(
         prompts.tokens.to(device),
         prompts.mask.to(device),
         max_new_tokens=task.max_new_tokens,
@@ -126,7 +144,7 @@ def _sample(policy: CausalLM, task: Task, config: Config, step: int, n: int, att
         pad_id=task.pad_id,
         sampling=Sampling(temperature=config.temperature),
         group_size=group,
-        generator=torch.Generator(device).manual_seed(int(rng.integers(2**62))),
+        generator=torch.Generator(device).manual_seed(seed),
     )
     problems = tuple(problem for problem in prompts.problems for _ in range(group))
     scores = task.score(problems, generated.tokens, generated.mask)
@@ -143,6 +161,12 @@ def _sample(policy: CausalLM, task: Task, config: Config, step: int, n: int, att
         parts={name: part.to(device) for name, part in scores.parts.items()},
     )
     return rollout, generated.entropy
+
+
+def rescored(policy: CausalLM, rollout: Rollout, config: Config) -> tuple[Rollout, Tensor]:
+    """The rollout with ``logp_old`` as training will compute it, the sampler's kept beside; and the entropy (B, T)."""
+    logp, entropy = score_rows(policy.logp_and_entropy, rollout, config)
+    return replace(rollout, logp_old=logp, logp_sampler=rollout.logp_old), entropy
 
 
 def _drop(rollout: Rollout, entropy: Tensor, method: Method, config: Config) -> tuple[Rollout, Tensor, int]:

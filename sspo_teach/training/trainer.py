@@ -24,19 +24,32 @@ from sspo_teach.critics import Critic
 from sspo_teach.objectives.normalize import Normalizer, with_counts
 from sspo_teach.objectives.regularizers import kl_penalty
 from sspo_teach.policies.causal_lm import CausalLM, load_policy, load_tokenizer, tiny_qwen2
+from sspo_teach.policies.engines import Engine, OwnEngine, VLLMEngine
 from sspo_teach.policies.lora import add_lora
 from sspo_teach.policies.reference import Reference, Unadapted
 from sspo_teach.policies.sampling import Sampling
 from sspo_teach.tasks import TEXTS, TOYS
 from sspo_teach.training import checkpoint, diagnostics
+from sspo_teach.training.collapse import collapsed
 from sspo_teach.training.config import AUTOCAST, Config, method_of, options_of, resolve
 from sspo_teach.training.evaluation import evaluate
 from sspo_teach.training.folder import RunFolder, read_config
-from sspo_teach.training.rollout import Batch, collect, forward, micro_batches, minibatches
+from sspo_teach.training.probe import spread
+from sspo_teach.training.rollout import (
+    Batch,
+    collect,
+    forward,
+    micro_batches,
+    minibatches,
+    rescored,
+    sample,
+    score_rows,
+)
 from sspo_teach.training.warmup import warmed
 from sspo_teach.types import Rollout, Task
 
 PATIENCE = 5  # iterations without any signal before a warning
+PROBE = 20_240_229  # seed of the prompts that the gradient is looked at on: the same in every run of a task
 
 OnStep = Callable[[Mapping[str, float], "Trainer"], None]
 
@@ -83,7 +96,11 @@ class Trainer:
         else:
             self.folder.check_free(config)
             self.task, self.policy = build(config, quiet=quiet)
-            self.folder.create(config, self.method.numbers)  # last: what cannot be built deletes no run
+        self.engine = self._engine()
+        if not config.resume:  # late: what cannot be built deletes no run
+            sampling = Sampling(temperature=config.temperature)
+            generation = self.engine.settings(sampling, self.task.max_new_tokens, self.task.stop_ids)
+            self.folder.create(config, self.method.numbers, generation)
         self.normalizer: Normalizer = self.method.normalize(self.task.max_new_tokens)
         self.controller = self.method.controller()
         self.critic = self._critic()
@@ -95,6 +112,7 @@ class Trainer:
         self.step = 0
         self.counts = {"responses": 0, "tokens": 0, "updates": 0, "rejected": 0}
         self.without_signal = 0
+        self.rows: list[Mapping[str, float]] = []  # the history so far
         self.warned = False
         self.stop = False  # set it from a signal handler or a callback: the run ends after this iteration
         self.clock = Clock()
@@ -104,7 +122,7 @@ class Trainer:
             self._warn("one update per rollout batch: every ratio is 1, so no clip and no gate can ever act")
 
     def run(self) -> Path:
-        """Train to ``config.steps`` or until ``stop`` is set; returns the run's folder.
+        """Train until the run is ``done`` or ``stop`` is set; returns the run's folder.
 
         Ctrl-C sets ``stop``: the iteration is finished and saved. A second Ctrl-C leaves at once; what was saved last
         stands.
@@ -113,31 +131,50 @@ class Trainer:
         if self.step == 0 and not config.resume:
             self.evaluate()
             self.save()
-        bar = tqdm(
-            total=config.steps, initial=self.step, desc=f"{config.task} {config.method}", unit="it", disable=self.quiet
-        )
+        spent, all_of_it, unit = self._spent()
+        bar = tqdm(total=all_of_it, initial=spent, desc=f"{config.task} {config.method}", unit=unit, disable=self.quiet)
         with bar, self._interruptible():
-            while self.step < config.steps and not self.stop:
+            while not self.done and not self.stop:
                 row = self.iterate()
-                bar.update()
+                bar.update(self._spent()[0] - bar.n)
                 bar.set_postfix_str(
                     f"reward {row['reward']:.3f}  entropy {row['entropy']:.2f}  moved {row['moved']:.1%}"
                 )
-                if self.step % config.eval_every == 0 or self.step == config.steps:
+                if self.step % config.eval_every == 0 or self.done:
                     self.evaluate()
-                if self.step % config.save_every == 0 or self.step == config.steps:
+                if self.step % config.save_every == 0 or self.done:
                     self.save()
+            if self.collapse is not None:
+                self.folder.add_collapse(self.collapse)
             if self.stop and self.step not in checkpoint.found(self.folder.checkpoints):
                 self.save()
         return self.folder.path
+
+    @property
+    def done(self) -> bool:
+        """Whether the steps are made, the tokens spent, or the run lost by its own criterion."""
+        spent, all_of_it, _ = self._spent()
+        return spent >= all_of_it or self.collapse is not None
+
+    @property
+    def collapse(self) -> dict[str, Any] | None:
+        """What the criterion of the config says of the history so far; None as long as all is well."""
+        return collapsed(self.rows, self.config)
+
+    def _spent(self) -> tuple[int, int, str]:
+        """(what is done, of what, in which unit): iterations, or sampled tokens where there is a budget."""
+        if self.config.token_budget:
+            return self.counts["tokens"], self.config.token_budget, "token"
+        return self.step, self.config.steps, "it"
 
     def iterate(self) -> dict[str, float]:
         """One iteration: sample a batch, make ``epochs × minibatches`` updates, write a row of history."""
         began = time.perf_counter()
         self.step += 1
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.config, self.step)
-        batch = collect(self.policy, self.reference, self.task, self.method, self.config, self.step, self.clock)
+            group["lr"] = learning_rate(self.config, self.step, self.counts["tokens"])
+        batch = self._collect()
+        probe = self._probe() if self.config.probe_every and self.step % self.config.probe_every == 0 else None
         self.controller.begin()
         with self.clock("train"):
             if self.critic is not None:
@@ -147,8 +184,11 @@ class Trainer:
             passes = minibatches(batch.rollout, self.config) * self.config.epochs
             updates = [self.update(batch.rollout, advantages, rows) for rows in passes]
             row = self._row(batch, advantages, updates)
+            if probe is not None:
+                row |= self._spread(probe)
             if self.critic is not None:
                 row |= self.critic.update(batch.rollout, passes)
+        self.rows.append(row)
         self.folder.append(row, {"step": self.step, **self.clock.take(), "total": time.perf_counter() - began})
         self._look(row)
         if self.on_step is not None:
@@ -162,13 +202,61 @@ class Trainer:
         should not go on from here.
         """
         self.step += 1
-        batch = collect(self.policy, self.reference, self.task, self.method, self.config, self.step, self.clock)
+        batch = self._collect()
         self.controller.begin()
         advantages = self.method.advantage(batch.rollout)
         passes = minibatches(batch.rollout, self.config) * self.config.epochs
         for rows in passes[:-1]:
             self.update(batch.rollout, advantages, rows)
         return batch.rollout.select(passes[-1]), advantages[passes[-1]]
+
+    def _collect(self) -> Batch:
+        spent, all_of_it, unit = self._spent()
+        progress = min(1.0, (spent if unit == "token" else self.step) / max(all_of_it, 1))
+        parts = (self.policy, self.reference, self.task, self.method, self.config, self.step, self.clock)
+        return collect(*parts, engine=self.engine, progress=progress)
+
+    def _probe(self) -> Rollout:
+        """Responses to the fixed prompts, sampled before the updates: they are as stale after them as training data."""
+        config, task = self.config, self.task
+        with self.clock("sample"):
+            prompts = task.prompts(config.probe_prompts, rng=np.random.default_rng(PROBE), split="train")
+            seed = int(np.random.default_rng([config.seed, self.step, 4]).integers(2**62))
+            rollout, _ = sample(self.engine, self.policy.device, task, prompts, config, seed)
+        with self.clock("score"):
+            if not config.reuse_sampler_logp:
+                rollout, _ = rescored(self.policy, rollout, config)
+            if self.reference is not None:
+                with self.reference.scoring() as score:
+                    rollout = dataclasses.replace(rollout, logp_ref=score_rows(score, rollout, config)[0])
+        if self.method.reward is not None:
+            shaped = self.method.reward(rollout, task.max_new_tokens)
+            rollout = dataclasses.replace(rollout, rewards=shaped)
+        return rollout
+
+    def _spread(self, rollout: Rollout) -> dict[str, float]:
+        """Norm and variance of the gradients of the probe's groups, each a batch of its own; nothing is learnt."""
+        if self.critic is not None:
+            rollout = dataclasses.replace(rollout, values=self.critic.values(rollout))
+        advantages, hyper = self.method.advantage(rollout), dict(self.controller.hyper())
+        logps = []
+
+        def gradient(i: int) -> list[Tensor]:
+            self.optimizer.zero_grad(set_to_none=True)
+            rows = (rollout.group_ids == i).nonzero().squeeze(1)
+            group = rollout.select(rows)
+            logps.append(self._push(group, advantages[rows], with_counts(self.normalizer, group.mask), hyper)[0])
+            scale = self.scaler.get_scale()
+            return [torch.zeros_like(w) if w.grad is None else w.grad / scale for w in self.weights]
+
+        norm, variance = spread(gradient, self.config.probe_prompts)
+        self.optimizer.zero_grad(set_to_none=True)
+        return {
+            "probe_norm": norm,
+            "probe_variance": variance,
+            "probe_noise": variance / norm**2 if norm else float("nan"),
+            "probe_kl": diagnostics.behaviour_kl(torch.cat(logps), rollout),
+        }
 
     def update(self, rollout: Rollout, advantages: Tensor, rows: Tensor) -> Update:
         """One optimizer step on the minibatch ``rows``; its gradient does not depend on how micro-batches cut it."""
@@ -259,8 +347,9 @@ class Trainer:
             max_new_tokens=config.eval_new_tokens,
             seed=config.seed,
             sampling=sampling,
+            batch=config.generation_batch,
         )
-        self.folder.add_evaluation(self.step, found)
+        self.folder.add_evaluation(self.step, self.counts["tokens"], found)
         return found
 
     def save(self) -> None:
@@ -305,6 +394,12 @@ class Trainer:
         if self.scaler.is_enabled():
             self.scaler.load_state_dict(found.state["scaler"])
         self.folder.trim(self.step)
+        self.rows = list(self.folder.history())
+
+    def _engine(self) -> Engine:
+        if self.config.engine == "vllm":
+            return VLLMEngine(self.policy, self.folder.path / "vllm")
+        return OwnEngine(self.policy, self.config.generation_batch)
 
     def _critic(self) -> Critic | None:
         if self.method.critic is None:
@@ -433,11 +528,14 @@ def optimizer_of(weights: list[Tensor], config: Config) -> torch.optim.Optimizer
     return torch.optim.AdamW(weights, fused=config.optimizer == "adamw_fused", foreach=False, **settings)
 
 
-def learning_rate(config: Config, step: int) -> float:
-    """The rate of iteration ``step`` (from 1): a linear rise, then constant or a linear fall that ends just above 0."""
+def learning_rate(config: Config, step: int, tokens: int = 0) -> float:
+    """The rate of iteration ``step`` (from 1): a linear rise, then constant or a linear fall that ends just above 0.
+
+    Where the run ends with its token budget, it falls with the ``tokens`` that were spent before this iteration.
+    """
     rise = min(1.0, step / max(config.lr_warmup, 1))
-    fall = 1.0 if config.lr_decay == "constant" else (config.steps - step + 1) / config.steps
-    return config.lr * min(rise, fall)
+    left = 1 - tokens / config.token_budget if config.token_budget else (config.steps - step + 1) / config.steps
+    return config.lr * min(rise, 1.0 if config.lr_decay == "constant" else left)
 
 
 def restored(path: Path) -> tuple[Task, CausalLM, Config, int]:

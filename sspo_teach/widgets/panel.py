@@ -10,6 +10,7 @@ from typing import Any
 import ipywidgets
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.image import imsave
 
 DPI = 100
 Draw = Callable[..., Any]
@@ -30,6 +31,7 @@ class Panel(ipywidgets.VBox):
         self.draw, self.controls = draw, dict(controls)
         self.figure = Figure(figsize=size, dpi=DPI, layout="constrained")
         self.canvas = FigureCanvasAgg(self.figure)
+        self.background: Any = None
         self.image = ipywidgets.Image(format="png", width=round(size[0] * DPI), height=round(size[1] * DPI))
         self.message = ipywidgets.HTML()
         row = ipywidgets.HBox(list(self.controls.values()), layout=ipywidgets.Layout(flex_flow="row wrap"))
@@ -59,9 +61,17 @@ class Panel(ipywidgets.VBox):
         self.image.value = self._drawn()
 
     def _drawn(self) -> bytes:
+        if self.background is None or self.figure.stale:  # something that is not animated has changed
+            self.canvas.draw()
+            self.figure.set_layout_engine("none")  # found once: to find it takes longer than to draw
+            self.background = self.canvas.copy_from_bbox(self.figure.bbox)
+        self.canvas.restore_region(self.background)
+        every = [artist for axes in self.figure.axes for artist in axes.get_children()]
+        for artist in sorted(every, key=lambda artist: artist.get_zorder()):
+            if artist.get_animated():
+                self.figure.draw_artist(artist)
         png = BytesIO()
-        self.canvas.print_png(png, pil_kwargs={"compress_level": 1})
-        self.figure.set_layout_engine("none")  # found once: to find it takes longer than to draw
+        imsave(png, self.canvas.buffer_rgba(), format="png", pil_kwargs={"compress_level": 1})
         return png.getvalue()
 
     def __repr__(self) -> str:
@@ -74,8 +84,9 @@ def panel(draw: Draw, controls: Mapping[str, ipywidgets.Widget], *, size: tuple[
     Args:
         draw: (figure, **values) → nothing. The first call makes the artists, later ones only change their data, so that
             the picture answers in less than 150 ms. The layout is found once; a ``draw`` that changes what it
-            must hold asks for it again by ``figure.set_layout_engine("constrained")``. A ``ValueError`` is shown
-            above the picture, which then stays.
+            must hold asks for it again by ``figure.set_layout_engine("constrained")``. Where nothing but animated
+            artists of axes changes (``animated=True``), only those are drawn again: with ticks and titles left alone
+            that takes a tenth of the time. A ``ValueError`` is shown above the picture, which then stays.
         controls: name → anything with a ``value``, named like the arguments of ``draw``.
         size: of the picture, in inches of 100 pixels.
     """

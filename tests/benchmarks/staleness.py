@@ -30,7 +30,7 @@ SMALL: Mapping[str, Any] = {
 CASES: Mapping[str, Mapping[str, Any]] = {
     "A": {"lr": 1e-7},
     "B": {"warmup_steps": 0, "options": ("digits=3",)},
-    "C": {"minibatches": 4},
+    "C": {"minibatches": 4, "lr": 1e-4},
     "D": {"shuffle_rewards": True},
     "E": {"minibatches": 1},
     "F": {**NO_CLIP, "minibatches": 4, "epochs": 4, "lr": 1e-3},
