@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pkgutil
 from importlib import import_module
 
@@ -16,7 +17,15 @@ from sspo_teach.widgets.gate_designer import gate_designer, gate_of
 from sspo_teach.widgets.gate_explorer import gate_explorer
 from sspo_teach.widgets.panel import Panel, panel, still
 
-MODULES = [module.name for module in pkgutil.iter_modules(widgets.__path__) if module.name != "panel"]
+MAKERS = {
+    f"{module.name}.{name}": make
+    for module in pkgutil.iter_modules(widgets.__path__)
+    for name, make in inspect.getmembers(import_module(f"{widgets.__name__}.{module.name}"), inspect.isfunction)
+    if inspect.signature(make).return_annotation == "Panel"
+    and make.__module__.endswith(module.name)
+    and all(p.default is not p.empty for p in inspect.signature(make).parameters.values())
+}
+"""Every function that makes a widget and needs no data for it."""
 
 
 def bars(figure, *, height, colour="tab:blue"):
@@ -124,9 +133,9 @@ def another(control):
     return control.max if control.value != control.max else control.min
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", MAKERS)
 def test_every_control_of_every_widget_changes_its_picture(name):
-    made = getattr(import_module(f"sspo_teach.widgets.{name}"), name)()
+    made = MAKERS[name]()
     assert isinstance(made, Panel)
     for key, control in made.controls.items():
         before, start = made.png, control.value

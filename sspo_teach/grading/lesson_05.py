@@ -22,10 +22,9 @@ def _bound(answer: Callable[..., Any]) -> str | None:
         return f"one bound per response, 3 here, got {found.numel()}"
     square = masked_sum((log_r - masked_mean(log_r, mask)).square(), mask)
     right = (tau**2 / 4 * square / lengths(mask)).squeeze(1)
+    sample = (tau**2 / 4 * square / (lengths(mask) - 1)).squeeze(1)
     told = {
-        "that is the sample variance: divide by L, not by L − 1": tau**2
-        / 4
-        * (square / (lengths(mask) - 1)).squeeze(1),
+        "that is the sample variance: divide by L, not by L − 1": sample,
         "padding is in your variance": tau**2 / 4 * log_r.var(1, correction=0),
         "τ enters squared: two derivatives of g(z) = sech²(τz/2) bring it out twice": right / tau,
         "the bound on |g''| is τ²/2, and Taylor's remainder halves it: τ²/4": 2 * right,

@@ -15,7 +15,7 @@ RATES = np.linspace(0.001, 0.999, 250)
 SIZES = (2, 4, 8, 16, 64)
 
 
-def dead_share(rate: Any, group: int) -> Any:
+def dead_share(rate: Any, group: Any) -> Any:
     """P(all rewards of a group are equal) = pᴳ + (1 − p)ᴳ for success rate p."""
     return rate**group + (1 - rate) ** group
 
@@ -57,10 +57,10 @@ def dead_groups(figure: Figure | None = None, *, rate: float = 0.18, group: int 
     needed = group_needed(rate, 0.1)
     left.set_title(f"p = {rate:.2f}, G = {group}: {share:.0%} dead, {prompts * share:.0f} of {prompts} groups",
                    loc="left", fontsize=11)  # fmt: skip
-    right.set_title(f"at p = {rate:.2f}, G = {needed} leaves 10 % dead", loc="left", fontsize=11)
+    right.set_title(f"at p = {rate:.2f}, G = {needed} leaves {dead_share(rate, needed):.1%}", loc="left", fontsize=11)
     left.set(xlabel="success rate p of the prompt", ylabel="share of dead groups", ylim=(0, 1.02), xlim=(0, 1))
     right.set(xlabel="group size G", xlim=(0, 65))
-    left.legend(frameon=False, fontsize=9, loc="upper center")
+    left.legend(frameon=False, fontsize=9, loc="upper center", ncols=2)
     return settled(figure)
 
 
@@ -77,7 +77,7 @@ def spread_along(
     """
     figure, panels = sheet(figure, (8.4, 1.5 * len(draws) + 0.8), len(draws), 1, sharex=True)
     every = np.concatenate(list(draws.values()))
-    bins = np.linspace(every.min(), every.max(), 61)
+    bins = np.linspace(every.min(), every.max(), 61).tolist()
     for i, (axes, (name, own)) in enumerate(zip(panels, draws.items(), strict=True)):
         mean = float(chances @ own)
         spread = float(chances @ (own - mean) ** 2) ** 0.5

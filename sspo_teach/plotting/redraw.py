@@ -5,7 +5,7 @@ A figure function takes ``figure=None``: it makes its own, or changes in place t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
@@ -43,6 +43,13 @@ def curve(axes: Axes, key: str, x: Any, y: Any, **look: Any) -> None:
     else:
         line.set_data(x, y)
         line.set(**look)
+
+
+def keep(axes: Axes, keys: Collection[str]) -> None:
+    """Take away the curves of a call before that this one does not draw."""
+    for line in list(axes.lines):
+        if line.get_gid() is not None and line.get_gid() not in keys:
+            line.remove()
 
 
 def level(axes: Axes, key: str, y: float, **look: Any) -> None:

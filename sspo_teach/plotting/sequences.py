@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sspo_teach.catalog import method
 from sspo_teach.credit import credit
-from sspo_teach.plotting.redraw import curve, level, settled, sheet, upright, word
+from sspo_teach.plotting.redraw import curve, keep, level, settled, sheet, upright, word
 from sspo_teach.plotting.style import looks
 
 POOLS = ("grpo", "gspo", "gmpo", "sspo")
@@ -64,6 +64,8 @@ def outlier(
     responses = response_with_outlier(torch.cat([torch.tensor([log_ratio]), reach]), place, length)
     neighbour = 1 if place == 1 else 0
     look = looks(names)
+    keep(left, names)
+    keep(right, [*names, *(f"{name} here" for name in names)])
     for i, name in enumerate(names):
         weights, *_ = found = relative_weights(name, responses, sign)
         others = found[1:, neighbour]

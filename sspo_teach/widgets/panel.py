@@ -31,6 +31,7 @@ class Panel(ipywidgets.VBox):
         self.draw, self.controls = draw, dict(controls)
         self.figure = Figure(figsize=size, dpi=DPI, layout="constrained")
         self.canvas = FigureCanvasAgg(self.figure)
+        self.background: Any = None
         self.image = ipywidgets.Image(format="png", width=round(size[0] * DPI), height=round(size[1] * DPI))
         self.message = ipywidgets.HTML()
         row = ipywidgets.HBox(list(self.controls.values()), layout=ipywidgets.Layout(flex_flow="row wrap"))
@@ -60,7 +61,7 @@ class Panel(ipywidgets.VBox):
         self.image.value = self._drawn()
 
     def _drawn(self) -> bytes:
-        if self.figure.stale:  # something that is not animated has changed
+        if self.background is None or self.figure.stale:  # something that is not animated has changed
             self.canvas.draw()
             self.figure.set_layout_engine("none")  # found once: to find it takes longer than to draw
             self.background = self.canvas.copy_from_bbox(self.figure.bbox)
