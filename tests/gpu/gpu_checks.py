@@ -60,7 +60,7 @@ GPU = Plan(
 )  # fmt: skip
 REHEARSAL = Plan(
     device="cpu",
-    training=Load(Sizes(5000, 128, 256, 2, 4, 2, 32), prompts=2, group_size=4, minibatches=1, prompt_tokens=48,
+    training=Load(Sizes(5000, 128, 256, 2, 4, 2, 32), device="cpu", prompts=2, group_size=4, minibatches=1, prompt_tokens=48,
                   max_new_tokens=80, micro_batch=4, gradient_checkpointing=True, autocast="bf16"),
     rows=64, steps=2,
 )  # fmt: skip
@@ -224,7 +224,7 @@ def our_update(load: Load, plan: Plan, data: SimpleNamespace) -> dict[str, Any]:
         one.zero_grad(set_to_none=True)
 
     update()
-    measured, items = allocated(update), memory.peak(load, "training")[1]
+    measured, items = allocated(update, cuda=plan.device == "cuda"), memory.peak(load, "training")[1]
     predicted = sum(items.values()) - items["weights"] - items["optimizer"]
     ours, alone = seconds(update, plan), seconds(losses_alone, plan)
     out = {
@@ -265,7 +265,11 @@ def trl_step(load: Load, plan: Plan, data: SimpleNamespace) -> dict[str, Any]:
         model.zero_grad(set_to_none=True)
 
     step()
-    return {"peak above weights, GB": allocated(step) / 1e9, "loss_step_s": seconds(step, plan), "trl": version("trl")}
+    return {
+        "peak above weights, GB": allocated(step, cuda=plan.device == "cuda") / 1e9,
+        "loss_step_s": seconds(step, plan),
+        "trl": version("trl"),
+    }
 
 
 def generation(plan: Plan) -> dict[str, Any]:
@@ -288,13 +292,13 @@ def generation(plan: Plan) -> dict[str, Any]:
                 pad_token_id=0,
             )  # fmt: skip
 
-    measured, items = allocated(ours), memory.peak(load, "generation")[1]
+    measured, items = allocated(ours, cuda=plan.device == "cuda"), memory.peak(load, "generation")[1]
     predicted = sum(items.values()) - items["weights"] - items["optimizer"]
     tokens = len(data.tokens) * load.max_new_tokens
     return {
         "tokens/s": tokens / seconds(ours, plan, repeats=1),
         "transformers generate, tokens/s": tokens / seconds(theirs, plan, repeats=1),
-        "transformers generate, peak GB": allocated(theirs) / 1e9,
+        "transformers generate, peak GB": allocated(theirs, cuda=plan.device == "cuda") / 1e9,
         "peak above weights, GB": measured / 1e9, "predicted, GB": predicted / 1e9,
         "predicted/measured": predicted / measured, "ok": abs(predicted / measured - 1) <= 0.15,
     }  # fmt: skip
