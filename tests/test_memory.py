@@ -202,8 +202,8 @@ def test_what_saves_memory_in_the_plan():
 @pytest.mark.parametrize("autocast", ["none", "bf16"])
 def test_the_exact_configuration(autocast, tmp_path):
     """Qwen2.5-0.5B with random weights: 11 GB and some minutes."""
-    load = Load(MODELS["Qwen2.5-0.5B"], device="cpu", prompts=4, group_size=4, prompt_tokens=64, max_new_tokens=96, micro_batch=4,
-                gradient_checkpointing=True, autocast=autocast)  # fmt: skip
+    load = Load(MODELS["Qwen2.5-0.5B"], prompts=4, group_size=4, prompt_tokens=64, max_new_tokens=96, micro_batch=4,
+                device="cpu", gradient_checkpointing=True, autocast=autocast)  # fmt: skip
     one = trainer_of(load, tmp_path)
     for phase, act in (("training", update_of(one, load)), ("generation", sampling_of(one, load))):
         (passes, stays), measured = predicted(load, phase), allocated(act)

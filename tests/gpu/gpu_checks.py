@@ -60,8 +60,8 @@ GPU = Plan(
 )  # fmt: skip
 REHEARSAL = Plan(
     device="cpu",
-    training=Load(Sizes(5000, 128, 256, 2, 4, 2, 32), device="cpu", prompts=2, group_size=4, minibatches=1, prompt_tokens=48,
-                  max_new_tokens=80, micro_batch=4, gradient_checkpointing=True, autocast="bf16"),
+    training=Load(Sizes(5000, 128, 256, 2, 4, 2, 32), prompts=2, group_size=4, minibatches=1, prompt_tokens=48,
+                  device="cpu", max_new_tokens=80, micro_batch=4, gradient_checkpointing=True, autocast="bf16"),
     rows=64, steps=2,
 )  # fmt: skip
 
