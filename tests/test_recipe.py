@@ -71,10 +71,10 @@ def columns(folder: Path, probe: bool) -> list[dict[str, str]]:
     return [{k: v for k, v in row.items() if k.startswith("probe_") == probe} for row in tiny.history(folder)]
 
 
-@pytest.mark.parametrize("method", ["sspo", "dapo", "sppo", "conspo"])
-def test_looking_changes_nothing(trainer, tmp_path, method):
-    plain = trainer(method=method, out=str(tmp_path / "plain"))
-    looked = trainer(method=method, out=str(tmp_path / "looked"), probe_every=2, probe_prompts=3)
+@pytest.mark.parametrize(("method", "beta"), [("sspo", 0.1), ("dapo", 0.0), ("sppo", 0.0), ("conspo", 0.0)])
+def test_looking_changes_nothing(trainer, tmp_path, method, beta):
+    plain = trainer(method=method, beta=beta, out=str(tmp_path / "plain"))
+    looked = trainer(method=method, beta=beta, out=str(tmp_path / "looked"), probe_every=2, probe_prompts=3)
     plain.run()
     looked.run()
     assert columns(plain.folder.path, probe=False) == columns(looked.folder.path, probe=False)
@@ -107,6 +107,8 @@ def test_the_look_is_at_the_gradient_of_each_group(trainer):
     assert found["probe_variance"] == pytest.approx(stacked.var(0).sum().item(), rel=1e-5)
     assert found["probe_noise"] == pytest.approx(found["probe_variance"] / found["probe_norm"] ** 2)
     assert found["probe_kl"] > 0
+    one.scaler = torch.amp.GradScaler("cpu", init_scale=64.0)  # as float16 has it: the gradient is 64 times as large
+    assert one._spread(probe) == pytest.approx(found)
     assert torch.equal(one._probe().prompt_mask, probe.prompt_mask)
 
 
@@ -310,6 +312,8 @@ def test_another_engine_needs_its_package_and_a_correction(config, monkeypatch):
     for correction in ("none", "sequence_mask"):
         with pytest.raises(ValueError, match=f"engine='vllm', correction='{correction}': vLLM samples from another"):
             resolve(config(engine="vllm", correction=correction))
+    with pytest.raises(ValueError, match="engine='vllm', lora_rank=4: adapters are not handed over"):
+        Trainer(config(engine="vllm", correction="mis", lora_rank=4), quiet=True)
     with pytest.raises(ValueError, match="engine='vllm': its log-probabilities are not the policy's"):
         resolve(config(engine="vllm", correction="none", reuse_sampler_logp=True))
 

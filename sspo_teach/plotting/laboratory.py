@@ -48,7 +48,7 @@ def laboratory(figure: Figure, rows: Rows, errors: Mapping[str, float], *, dista
 
 def _begin(figure: Figure, names: Sequence[str]) -> None:
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])
-    for name, look in looks(names, dots=False).items():
+    for look in looks(names, dots=False).values():
         left.plot([], [], **look, lw=1.3, alpha=0.6)
         left.plot([], [], "o", color=look["color"], ms=8)
     right.barh(range(len(names)), [0.0] * len(names), color=[look["color"] for look in looks(names).values()])

@@ -250,6 +250,8 @@ class Trainer:
             return [torch.zeros_like(w) if w.grad is None else w.grad / scale for w in self.weights]
 
         norm, variance = spread(gradient, self.config.probe_prompts)
+        scale = self.scaler.get_scale()  # what float16 gradients are multiplied by
+        norm, variance = norm / scale, variance / scale**2
         self.optimizer.zero_grad(set_to_none=True)
         return {
             "probe_norm": norm,
@@ -398,6 +400,10 @@ class Trainer:
 
     def _engine(self) -> Engine:
         if self.config.engine == "vllm":
+            if self.config.lora_rank:
+                raise ValueError(
+                    f"engine='vllm', lora_rank={self.config.lora_rank}: adapters are not handed over; take 0"
+                )
             return VLLMEngine(self.policy, self.folder.path / "vllm")
         return OwnEngine(self.policy, self.config.generation_batch)
 
