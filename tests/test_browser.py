@@ -1,6 +1,7 @@
 """A headless Chromium opens JupyterLab, runs two lessons and moves a slider: the picture must change.
 
-Off by default: ``pytest -m browser --basetemp shots`` leaves the screenshots in ``shots``. Needs playwright and a Chromium.
+Off by default: ``pytest -m browser --basetemp shots`` leaves the screenshots in ``shots``. Needs playwright and a
+Chromium.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ ROOT = Path(__file__).parent.parent
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
 TOKEN = "lessons"
+SETTINGS = {
+    "notebook-extension/tracker": {"windowingMode": "none"},
+    "apputils-extension/notification": {"fetchNews": "false", "checkForUpdates": False},
+}
 MINUTE = 60_000  # in Playwright's milliseconds
 
 pytestmark = [
@@ -38,9 +43,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a JupyterLab that serves a copy of the lessons and draws all cells, seen or not."""
     home = tmp_path_factory.mktemp("lab")
     shutil.copytree(ROOT / "notebooks", home / "notebooks", ignore=shutil.ignore_patterns("runs"))
-    settings = home / "settings" / "@jupyterlab" / "notebook-extension" / "tracker.jupyterlab-settings"
-    settings.parent.mkdir(parents=True)
-    settings.write_text(json.dumps({"windowingMode": "none"}))
+    for name, value in SETTINGS.items():
+        settings = home / "settings" / "@jupyterlab" / f"{name}.jupyterlab-settings"
+        settings.parent.mkdir(parents=True)
+        settings.write_text(json.dumps(value))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -83,6 +83,8 @@ def opens_well(notebook: Any, lesson: str) -> Iterator[str]:
             yield f"the first cell names no **{word}**"
     if re.search(r"^\{\w+\}$", first.source, flags=re.M):
         yield "a placeholder in braces was left in the first cell"
+    if re.search(r"^ *[%!].*\{", notebook.cells[1].source, flags=re.M):
+        yield "a placeholder in braces was left in the second cell"
     setup = notebook.cells[1]
     if "setup" not in setup.metadata.get("tags", ()) or 'find_spec("sspo_teach") is None' not in setup.source:
         yield "the second cell should be tagged setup, and install only where find_spec finds nothing"
