@@ -1,4 +1,4 @@
-"""The command line: ``sspo-teach train | compare | evaluate | exact | methods | audit``."""
+"""The command line: ``sspo-teach train | compare | evaluate | plan | exact | methods | audit``."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import dataclasses
 import difflib
+import json
 import shlex
 import sys
 import warnings
@@ -35,12 +36,17 @@ Soft Sequence Policy Optimization and its family, from a bandit to a real langua
   train      train a policy with one method on one task; SSPO on arithmetic if you say nothing
   compare    the same start and budget for several methods and seeds, in one figure
   evaluate   judge a finished run on held-out problems
+  plan       the memory of a run before it starts, and what fits which GPU
   exact      bias and noise of methods on a problem whose every response is written down
   claim      is SSPO's trade-off of bias and variance better? the answer in numbers
   methods    the table of methods: parts, weight, numbers, where each formula was read
   audit      put a method on trial: its laws, and its gradient against differences of its loss
 
 `sspo-teach COMMAND --help` explains every option."""
+
+
+EVERY = 100_000
+"""More problems than any test set here has."""
 
 
 @dataclass(frozen=True)
@@ -60,10 +66,14 @@ class EvaluateConfig:
 
     run: tyro.conf.Positional[str]
     """The run's folder."""
-    problems: int = 0
-    """How many held-out problems; 0 takes the run's own number."""
+    problems: str = "0"
+    """How many held-out problems; 0 takes the run's own number, all takes the whole test set."""
+    k: int = 1
+    """Answers per problem; with more than one come Pass@k, maj@k and the file evaluation-k.json in the run's folder."""
     seed: int = 0
     """Of the sampled answers."""
+    batch: int = 256
+    """Responses that grow at a time: less memory with fewer."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +151,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "train": train,
         "compare": compare,
         "evaluate": evaluate,
+        "plan": plan,
         "exact": exact,
         "claim": claim,
         "methods": methods,
@@ -275,12 +286,16 @@ def evaluate(words: list[str]) -> int:
     from sspo_teach.training.evaluation import evaluate as judge
     from sspo_teach.training.trainer import restored
 
-    if asked.problems < 0:
-        raise ValueError(f"problems={asked.problems}: must be 0 (the run's own number) or positive")
+    problems = _problems(asked.problems)
+    for name in ("k", "batch"):
+        if getattr(asked, name) < 1:
+            raise ValueError(f"{name}={getattr(asked, name)}: must be at least 1")
     task, policy, config, step = restored(Path(asked.run))
     sampling = Sampling(temperature=config.temperature)
-    problems, length = asked.problems or config.eval_problems, config.eval_new_tokens
-    found = judge(policy, task, problems, max_new_tokens=length, seed=asked.seed, sampling=sampling)
+    problems, length = problems or config.eval_problems, config.eval_new_tokens
+    if asked.k > 1:
+        return _many(asked, task, policy, config, step, problems)
+    found = judge(policy, task, problems, max_new_tokens=length, seed=asked.seed, sampling=sampling, batch=asked.batch)
     print(f"{config.method} on {config.task} after {step} iterations")
     for way in ("greedy", "sampled"):
         for part in ("correct", "format", "finished", "correct_given_format", "correct_given_finished"):
@@ -289,6 +304,46 @@ def evaluate(words: list[str]) -> int:
             )
     for text in found["sampled"]["samples"]:
         print(f"  {text!r}")
+    return 0
+
+
+def plan(words: list[str]) -> int:
+    """``sspo-teach plan``."""
+    from sspo_teach import planning
+
+    print(planning.plan(words, _said_in(words, "--hardware", "")))
+    return 0
+
+
+def _problems(text: str) -> int:
+    """0 for the run's own number, or a number that no test set reaches for all of it."""
+    if text == "all":
+        return EVERY
+    if not text.isdigit():
+        raise ValueError(f"problems={text}: must be 0 (the run's own number), a positive number, or all")
+    return int(text)
+
+
+def _many(asked: EvaluateConfig, task: Any, policy: Any, config: Config, step: int, problems: int) -> int:
+    """Several answers to each problem, as a table and as ``evaluation-k.json``."""
+    from sspo_teach.policies.sampling import Sampling
+    from sspo_teach.training.checkpoint import write_text
+    from sspo_teach.training.passk import sample_many
+
+    length, sampling = config.eval_new_tokens, Sampling(temperature=config.temperature)
+    found = sample_many(
+        policy, task, problems, asked.k, max_new_tokens=length, seed=asked.seed, sampling=sampling, batch=asked.batch
+    )
+    file = Path(asked.run) / f"evaluation-{asked.k}.json"
+    write_text(file, json.dumps({"step": step, "max_new_tokens": length or task.max_new_tokens, **found}, indent=1))
+    print(
+        f"{config.method} on {config.task} after {step} iterations: {found['n']} problems, {asked.k} answers each at "
+        f"T = {config.temperature:g}; 95 % intervals over problems"
+    )
+    for name, share in found.items():
+        if isinstance(share, dict) and "share" in share:
+            print(f"{name.replace('_', ' '):<24}{_percent(share):>22}")
+    print(f"mean length {found['length']:.1f} tokens; all of it: {file}")
     return 0
 
 

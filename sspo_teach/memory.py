@@ -282,11 +282,18 @@ def layer_input(load: Load) -> int:
     return FLOAT * load.sizes.hidden_size * tokens_forward(load)
 
 
+def layer_kept(load: Load) -> int:
+    """What a layer holds until its turn: with checkpointing its input alone."""
+    return layer_input(load) if load.gradient_checkpointing else layer_saved(load) + layer_copies(load)
+
+
 def kept(load: Load) -> int:
     """What all layers hold when the backward pass begins, and the final norm's input and output."""
-    layers = load.sizes.num_hidden_layers
-    held = layer_input(load) if load.gradient_checkpointing else layer_saved(load) + layer_copies(load)
-    return layers * held + 2 * layer_input(load) + FLOAT * load.sizes.hidden_size * load.rows * load.max_new_tokens
+    return (
+        load.sizes.num_hidden_layers * layer_kept(load)
+        + 2 * layer_input(load)
+        + FLOAT * load.sizes.hidden_size * load.rows * load.max_new_tokens
+    )
 
 
 def layer_backward(load: Load) -> int:
@@ -321,14 +328,12 @@ def logits_training(load: Load) -> int:
     return copies * tokens * load.sizes.vocab_size + lower * load.sizes.projection * (1 if load.lora_rank else 2)
 
 
-def keys_and_values(load: Load) -> int:
-    """The cache of the last token, and one layer's twice, since a cache grows by being copied.
+def keys_and_values(load: Load, positions: int) -> int:
+    """The cache of so many positions, and one layer's twice, since a cache grows by being copied.
 
-    Keys are float32 also under autocast: rotary positions are, and the product of both is.
+    Keys are float32 also under autocast: rotary positions are, and so is the product of both.
     """
-    s = load.sizes
-    per_layer = load.sampled * (load.prompt_tokens + load.max_new_tokens) * s.keys * (FLOAT + load.low)
-    return per_layer * (s.num_hidden_layers + 1)
+    return positions * load.sizes.keys * (FLOAT + load.low) * (load.sizes.num_hidden_layers + 1)
 
 
 def logits_sampling(load: Load) -> int:
@@ -359,34 +364,68 @@ def moments(load: Load) -> dict[str, Items]:
     """Bytes by item at each moment that can be the peak; the phase comes before the colon."""
     s = load.sizes
     stays = {"weights": weights(load), "optimizer": optimizer(load), "reference": reference(load)}
-    whole = gradients(load)
+    prompts = _prompts(load, load.sampled) * load.prompt_tokens
+    grown = load.sampled * (load.prompt_tokens + load.max_new_tokens)
+    whole, copies = gradients(load), s.num_hidden_layers * layer_copies(load)
     # with one micro-batch per update, gradients appear as activations go; with more, those of the first are there
-    at_start = whole if load.rows < load.minibatch or load.lora_rank else FLOAT * s.projection
-    embedding = 0 if load.lora_rank else FLOAT * s.projection  # summed up apart, then added
-    largest = 2 * FLOAT * s.projection if load.optimizer == "adamw" and not load.lora_rank else 0
-    cache = {"keys and values": keys_and_values(load)}
-    lowered = s.num_hidden_layers * layer_copies(load)
-    prompts, scored = _prompts(load, load.sampled) * load.prompt_tokens, forward_only(load, tokens_forward(load))
+    first, alone = whole, load.rows == load.minibatch and not load.lora_rank
+    if alone:
+        first = FLOAT * s.projection
+    last = whole - FLOAT * s.layer_linear if alone else whole
+    full = 0 if load.lora_rank else FLOAT * s.projection
     found: dict[str, Items] = {
-        "generation: prompts": {**stays, "activations": forward_only(load, prompts) + all_copies(load)},
-        "generation: last token": {
-            **stays, **cache, "logits": logits_sampling(load), "activations": all_copies(load),
+        "generation: prompts": {
+            **stays,
+            "activations": forward_only(load, prompts) + copies,
+            "keys and values": keys_and_values(load, prompts),
         },
-        "scoring": {
+        "generation: last token": {
+            **stays,
+            "activations": all_copies(load),
+            "logits": logits_sampling(load),
+            "keys and values": keys_and_values(load, grown),
+        },
+        "scoring: layer": {
             **stays,
             "reference": reference(load, scoring=True),
-            "activations": scored + lowered,
+            "activations": forward_only(load, tokens_forward(load)) + copies,
+        },
+        "scoring: projection": {
+            **stays,
+            "reference": reference(load, scoring=True),
+            "activations": layer_input(load),
             "logits": logits_training(load),
         },
         "training: projection": {
-            **stays, "gradients": at_start, "activations": kept(load), "logits": logits_training(load),
+            **stays,
+            "gradients": first,
+            "activations": kept(load),
+            "logits": logits_training(load),
         },
-        "training: layer": {**stays, "gradients": at_start, "activations": kept(load) + layer_backward(load)},
-        "training: embedding": {**stays, "gradients": whole + embedding, "activations": 3 * layer_input(load)},
-        "training: optimizer step": {**stays, "gradients": whole, "activations": largest},
-    }  # fmt: skip
-    if load.gradient_checkpointing:  # autocast keeps every copy until its pass ends
-        found["training: forward"] = {**stays, "gradients": at_start, "activations": kept(load) + scored + lowered}
+        "training: last layer": {
+            **stays,
+            "gradients": first,
+            "activations": kept(load) + layer_backward(load),
+        },
+        "training: first layer": {
+            **stays,
+            "gradients": last,
+            "activations": layer_kept(load) + layer_backward(load),
+        },
+        "training: embedding": {  # its gradient is summed up apart, then added
+            **stays,
+            "gradients": whole + full,
+            "activations": 3 * layer_input(load),
+        },
+        "training: optimizer step": {
+            **stays,
+            "gradients": whole,
+            "activations": 2 * full if load.optimizer == "adamw" else 0,  # two of the largest weight's size pass
+        },
+    }
+    if load.gradient_checkpointing:  # going forward, autocast keeps every copy until its pass ends
+        passing = kept(load) + forward_only(load, tokens_forward(load)) + copies
+        found["training: forward"] = {**stays, "gradients": first, "activations": passing}
     return {moment: {name: value for name, value in items.items() if value} for moment, items in found.items()}
 
 
@@ -416,3 +455,16 @@ def largest_micro_batch(load: Load, budget: int) -> int:
         middle = (low + high + 1) // 2
         low, high = (middle, high) if needed(replace(load, micro_batch=middle)) <= budget else (low, middle - 1)
     return low
+
+
+def table(load: Load) -> str:
+    """Items by moment in GB (10⁹ bytes), the highest moment marked."""
+    found, top = moments(load), peak(load)[0]
+    names = list(dict.fromkeys(name for items in found.values() for name in items))
+    lines = [f"{'GB (10⁹ bytes)':<26}" + "".join(f"{name:>{max(len(name), 8) + 2}}" for name in names) + f"{'sum':>9}"]
+    for moment, items in found.items():
+        cells = (f"{items[name] / 1e9:.2f}" if name in items else "–" for name in names)
+        row = "".join(f"{cell:>{max(len(name), 8) + 2}}" for name, cell in zip(names, cells, strict=True))
+        mark = "  ← peak" if moment == top else ""
+        lines.append(f"{moment:<26}{row}{sum(items.values()) / 1e9:>9.2f}{mark}")
+    return "\n".join(lines)

@@ -244,7 +244,7 @@ def test_help_of_all(capsys):
     for words in ([], ["-h"], ["--help"]):
         assert status(words) == 0
         out = capsys.readouterr().out
-        names = ("train", "compare", "evaluate", "exact", "methods", "audit")
+        names = ("train", "compare", "evaluate", "exact", "claim", "methods", "audit")
         assert all(f"\n  {command} " in out for command in names)
 
 
@@ -378,6 +378,17 @@ def test_evaluate_agrees_with_the_run(run, capsys, step, tmp_path):
     for sample in samples:
         if (sample["step"], sample["way"]) == (step, "sampled"):
             assert repr(sample["text"]) in out
+
+
+def test_evaluate_with_several_answers_to_all_problems(run, capsys):
+    assert status(["evaluate", str(run), "--k", "4", "--problems", "all", "--batch", "6"]) == 0
+    out = capsys.readouterr().out
+    found = json.loads((run / "evaluation-4.json").read_text())
+    assert (found["step"], found["k"], found["n"]) == (3, 4, 8)
+    assert f"{found['n']} problems, 4 answers each at T = 0.8" in out
+    for name in ("pass@1", "pass@2", "pass@4", "maj@4", "format", "truncated", "correct_given_format"):
+        line = next(x for x in out.splitlines() if x.startswith(name.replace("_", " ")))
+        assert line.endswith(cli._percent(found[name]))
 
 
 def test_compare_writes_its_table_and_figure(tmp_path, capsys):

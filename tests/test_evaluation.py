@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from types import SimpleNamespace
 
@@ -15,6 +16,7 @@ from sspo_teach.policies.sampling import Sampling
 from sspo_teach.tasks.toy import ArithmeticTask, BanditTask
 from sspo_teach.training import evaluation
 from sspo_teach.training.evaluation import Share, evaluate, wilson
+from sspo_teach.training.passk import bootstrap, majority, pass_at, sample_many
 
 
 @pytest.mark.parametrize(
@@ -129,3 +131,72 @@ def test_length_seed_and_sampling_are_the_caller_s(monkeypatch):
     assert cold["sampled"] == cold["greedy"]
     long = evaluate(one, task, 8, max_new_tokens=9)
     assert long["sampled"]["length"] > 4 >= first["sampled"]["length"]
+
+
+# --- many answers to a problem --------------------------------------------------------------------------------------
+
+
+def test_pass_at_k_is_the_share_of_draws_without_replacement_that_hold_a_right_one():
+    for n, c, k in ((4, 1, 2), (6, 2, 3), (5, 0, 5), (5, 5, 1), (6, 4, 3)):
+        draws = list(itertools.combinations([1] * c + [0] * (n - c), k))
+        assert pass_at(n, c, k) == pytest.approx(sum(map(any, draws)) / len(draws))
+    for n, c, k, words in ((4, 5, 1, "c=5: must lie between 0 and n=4"), (4, 1, 5, "k=5: must lie between 1 and n=4")):
+        with pytest.raises(ValueError, match=words):
+            pass_at(n, c, k)
+
+
+def test_pass_at_k_is_unbiased_where_the_plug_in_is_not():
+    """Over all outcomes of n = 5 answers, each right with p = 0.3: exact expectations, no draws."""
+    p, n, k = 0.3, 5, 3
+    chance = [math.comb(n, c) * p**c * (1 - p) ** (n - c) for c in range(n + 1)]
+    truth = 1 - (1 - p) ** k
+    assert sum(w * pass_at(n, c, k) for c, w in enumerate(chance)) == pytest.approx(truth)
+    assert sum(w * (1 - (1 - c / n) ** k) for c, w in enumerate(chance)) < truth - 0.02
+
+
+def test_majority():
+    assert majority(["a", "b", "a", None], [True, False, True, False]) == 1
+    assert majority(["a", "b", "b", None, None, None], [True, False, False, False, False, False]) == 0
+    assert majority(["a", "b", "c", "c", "a"], [True, False, False, False, True]) == 0.5  # a tie
+    assert majority([None, None], [False, False]) == 0
+
+
+def test_the_bootstrap_draws_problems_and_not_answers():
+    """Answers that agree within a problem are worth one: k times as many of them leave the interval as it is."""
+    rng = np.random.default_rng(0)
+    x = (rng.random(400) < 0.5).astype(float)
+    low, high = bootstrap(x)
+    assert (low, high) == pytest.approx(wilson(int(x.sum()), 400), abs=0.01)
+    assert bootstrap(8 * x, np.full(400, 8.0)) == pytest.approx((low, high))
+    assert bootstrap(np.zeros(3), np.zeros(3)) == (0, 1)
+
+
+def test_many_answers_add_up():
+    """Two problems, four answers each: two right ones of which one vote wins; then no right one."""
+    task = BanditTask(rule="copy", letters=2, max_new_tokens=4, contexts=2)
+    a, b = task.answers(task.prompts(2, rng=np.random.default_rng(0), split="test").problems)
+    wrong = [[5 - x if i == place else x for i, x in enumerate(b[:-1])] + [1] for place in (0, 1)]
+    cut = [*b[:-1], 2]
+    answers = [a, [5 - a[0], *a[1:]], a, [*a[:-1], 2], *wrong, cut, cut]
+    one = script(answers)
+    found = sample_many(one, task, 5, 4, batch=0, engine=SimpleNamespace(generate=lambda p, m, group_size, **o:
+                        one.generate([0] * len(p) * group_size, m, **o)))  # fmt: skip
+    assert (found["n"], found["k"], found["length"]) == (2, 4, 4.0)
+    assert found["pass@1"]["share"] == 0.25
+    assert found["pass@2"]["share"] == pytest.approx((1 - 1 / 6) / 2)
+    assert found["pass@4"]["share"] == 0.5
+    assert found["maj@4"]["share"] == 0.5
+    assert found["truncated"]["share"] == 3 / 8
+    assert found["format"]["share"] == 5 / 8
+    assert found["correct_given_format"]["share"] == 2 / 5
+    assert 0 <= found["pass@1"]["low"] <= 0.25 <= found["pass@1"]["high"] <= 0.5
+
+
+def test_many_answers_to_all_problems_by_a_model():
+    task = BanditTask()
+    one = tiny_qwen2(task.vocab_size, seed=0)
+    found = sample_many(one, task, 100_000, 3, batch=5)
+    assert found["n"] == len(task.prompts(10**5, rng=np.random.default_rng(0), split="test").problems)
+    assert list(found)[3:6] == ["pass@1", "pass@2", "pass@3"]
+    assert found == sample_many(one, task, 100_000, 3, batch=5)
+    assert found != sample_many(one, task, 100_000, 3, batch=5, seed=1)

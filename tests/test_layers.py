@@ -15,7 +15,7 @@ FLOORS = [
     "catalog",
     "training exact memory plotting",
     "training.evaluation training.trainer adapters",
-    "study widgets grading",
+    "study widgets grading planning",
     "cli",
 ]
 FLOOR = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms.split()}

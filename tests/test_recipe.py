@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tiny
 import torch
+from transformers import AutoModelForCausalLM
 
 from sspo_teach import study
+from sspo_teach.objectives.corrections import tis
+from sspo_teach.policies.causal_lm import CausalLM, load_policy, tiny_qwen2
 from sspo_teach.policies.engines import OwnEngine
 from sspo_teach.policies.sampling import GREEDY, Sampling
 from sspo_teach.training.collapse import collapsed
-from sspo_teach.training.config import TASK_DEFAULTS, Config
+from sspo_teach.training.config import TASK_DEFAULTS, Config, method_of, resolve
 from sspo_teach.training.probe import spread
 from sspo_teach.training.trainer import Trainer, TrainingWarning, learning_rate
 
@@ -66,10 +71,10 @@ def columns(folder: Path, probe: bool) -> list[dict[str, str]]:
     return [{k: v for k, v in row.items() if k.startswith("probe_") == probe} for row in tiny.history(folder)]
 
 
-@pytest.mark.parametrize("method", ["sspo", "dapo", "sppo", "conspo"])
-def test_looking_changes_nothing(trainer, tmp_path, method):
-    plain = trainer(method=method, out=str(tmp_path / "plain"))
-    looked = trainer(method=method, out=str(tmp_path / "looked"), probe_every=2, probe_prompts=3)
+@pytest.mark.parametrize(("method", "beta"), [("sspo", 0.1), ("dapo", 0.0), ("sppo", 0.0), ("conspo", 0.0)])
+def test_looking_changes_nothing(trainer, tmp_path, method, beta):
+    plain = trainer(method=method, beta=beta, out=str(tmp_path / "plain"))
+    looked = trainer(method=method, beta=beta, out=str(tmp_path / "looked"), probe_every=2, probe_prompts=3)
     plain.run()
     looked.run()
     assert columns(plain.folder.path, probe=False) == columns(looked.folder.path, probe=False)
@@ -102,6 +107,8 @@ def test_the_look_is_at_the_gradient_of_each_group(trainer):
     assert found["probe_variance"] == pytest.approx(stacked.var(0).sum().item(), rel=1e-5)
     assert found["probe_noise"] == pytest.approx(found["probe_variance"] / found["probe_norm"] ** 2)
     assert found["probe_kl"] > 0
+    one.scaler = torch.amp.GradScaler("cpu", init_scale=64.0)  # as float16 has it: the gradient is 64 times as large
+    assert one._spread(probe) == pytest.approx(found)
     assert torch.equal(one._probe().prompt_mask, probe.prompt_mask)
 
 
@@ -213,3 +220,132 @@ def test_the_header_holds_every_generation_setting(trainer):
 def test_every_preset_keeps_off_policy_pressure(task):
     known = TASK_DEFAULTS[task]
     assert known["minibatches"] * known.get("epochs", Config().epochs) >= 2
+
+
+# --- another engine ---------------------------------------------------------------------------------------------------
+
+
+class FakeVLLM:
+    """The package's face: it samples from the weights that were handed over, at logits that are a little off."""
+
+    def __init__(self, policy: CausalLM, off: float = 0.3) -> None:
+        self.own, self.off, self.told, self.resets = policy, off, {}, 0
+        self.SamplingParams = SimpleNamespace
+
+    def LLM(self, **told):
+        self.told = told
+        self.copy = load_policy(told["model"])
+        inside = SimpleNamespace(load_weights=lambda named: self.copy.model.load_state_dict(dict(named)))
+        runner = SimpleNamespace(model_runner=SimpleNamespace(model=inside))
+        self.llm_engine = SimpleNamespace(model_executor=SimpleNamespace(driver_worker=runner))
+        return self
+
+    def reset_prefix_cache(self):
+        self.resets += 1
+
+    def generate(self, prompts, params, use_tqdm):
+        self.params, requests = params, []
+        chance = torch.Generator().manual_seed(params.seed)
+        for prompt in prompts:
+            ids = torch.tensor([prompt["prompt_token_ids"]])
+            colder = Sampling(temperature=params.temperature * (1 + self.off))
+            out = self.copy.generate(
+                ids, torch.ones_like(ids, dtype=torch.bool), max_new_tokens=params.max_tokens, pad_id=0,
+                stop_ids=tuple(params.stop_token_ids), sampling=colder, group_size=params.n, generator=chance,
+            )  # fmt: skip
+            answers = []
+            for tokens, mask, logp in zip(out.tokens, out.mask, out.logp, strict=True):
+                pairs = list(zip(tokens[mask].tolist(), logp[mask].tolist(), strict=True))
+                places = [{token: SimpleNamespace(logprob=value)} for token, value in pairs]
+                answers.append(SimpleNamespace(token_ids=[token for token, _ in pairs], logprobs=places))
+            requests.append(SimpleNamespace(outputs=answers))
+        return requests
+
+
+def with_vllm(monkeypatch, trainer, **other) -> tuple[Trainer, FakeVLLM]:
+    fake = FakeVLLM(tiny.policy())
+    monkeypatch.setitem(sys.modules, "vllm", fake)
+    return trainer(engine="vllm", **{"correction": "tis", **other}), fake
+
+
+def test_another_engine_s_samples_are_scored_again_and_weighed(trainer, monkeypatch):
+    one, fake = with_vllm(monkeypatch, trainer, temperature=0.8)
+    assert fake.told["generation_config"] == "vllm"
+    assert fake.told["skip_tokenizer_init"]
+    assert fake.told["logprobs_mode"] == "processed_logprobs"
+    rollout = one._collect().rollout
+    gap = (rollout.logp_old - rollout.logp_sampler)[rollout.mask]
+    assert gap.abs().max() > 0.01
+    plain = method_of(dataclasses.replace(one.config, engine="own", correction="none")).advantage(rollout)
+    weight = tis(rollout.logp_old, rollout.logp_sampler, rollout.mask)
+    torch.testing.assert_close(one.method.advantage(rollout), plain * weight)
+    wide = rollout.prompt_mask.shape[1]
+    own = one.policy.logp(rollout.tokens, rollout.prompt_mask, temperature=0.8)
+    torch.testing.assert_close(own.where(rollout.mask, 0.0), rollout.logp_old.where(rollout.mask, 0.0))
+    assert (rollout.tokens[:, wide:][~rollout.mask] == one.task.pad_id).all()
+    last = rollout.tokens[:, wide:].gather(1, rollout.mask.sum(1, keepdim=True) - 1).squeeze(1)
+    assert torch.equal(rollout.truncated, last != one.task.eos_id)
+
+
+def test_another_engine_gets_the_weights_of_the_moment_and_a_run_ends(trainer, monkeypatch):
+    one, fake = with_vllm(monkeypatch, trainer)
+    one.run()
+    sampled = len(tiny.history(one.folder.path))
+    assert fake.resets == sampled == 6
+    assert not torch.equal(fake.copy.model.lm_head.weight, one.policy.model.lm_head.weight)  # those of the last batch
+    one._collect()
+    assert torch.equal(fake.copy.model.lm_head.weight, one.policy.model.lm_head.weight)
+    assert json.loads((one.folder.path / "environment.json").read_text())["generation"]["engine"] == "vllm"
+
+
+def test_an_engine_that_changes_what_was_asked_for_is_refused(trainer, monkeypatch):
+    one, fake = with_vllm(monkeypatch, trainer)
+    fake.SamplingParams = lambda **told: SimpleNamespace(**{**told, "repetition_penalty": 1.1})
+    with pytest.raises(ValueError, match=r"its repetition_penalty is 1\.1 where 1\.0 was asked for"):
+        one._collect()
+
+
+def test_another_engine_needs_its_package_and_a_correction(config, monkeypatch):
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(ValueError, match=r"pip install 'sspo_teach\[vllm\]', or --engine own"):
+        Trainer(config(engine="vllm", correction="mis"), quiet=True)
+    for correction in ("none", "sequence_mask"):
+        with pytest.raises(ValueError, match=f"engine='vllm', correction='{correction}': vLLM samples from another"):
+            resolve(config(engine="vllm", correction=correction))
+    with pytest.raises(ValueError, match="engine='vllm', lora_rank=4: adapters are not handed over"):
+        Trainer(config(engine="vllm", correction="mis", lora_rank=4), quiet=True)
+    with pytest.raises(ValueError, match="engine='vllm': its log-probabilities are not the policy's"):
+        resolve(config(engine="vllm", correction="none", reuse_sampler_logp=True))
+
+
+# --- from a plain folder ----------------------------------------------------------------------------------------------
+
+
+def test_a_saved_tiny_qwen2_is_trained_on_from_its_folder(tmp_path):
+    """With the library's own classes on both sides: saved, read by from_pretrained, trained, read again."""
+    from test_tasks_text import TOK
+
+    folder, out = tmp_path / "model", tmp_path / "run"
+    tiny_qwen2(len(TOK), hidden_size=32, intermediate_size=64, max_length=1024).save(folder)
+    TOK.save_pretrained(folder)
+    config = Config(
+        task="word-problems", model=str(folder), steps=2, prompts=2, group_size=4, minibatches=2, max_new_tokens=6,
+        micro_batch=0, eval_problems=2, eval_every=2, lr=1e-3, options=("train=20", "test=5"), method="reinforce",
+        out=str(out), generation_batch=4,
+    )  # fmt: skip
+    one = Trainer(config, quiet=True)
+    before = AutoModelForCausalLM.from_pretrained(folder).state_dict()
+    score = one.task.score
+    one.task.score = lambda p, t, m: dataclasses.replace(score(p, t, m), rewards=(t[:, 0] % 2).float())  # some signal
+    one.run()
+    one.policy.save(tmp_path / "after")
+    after = AutoModelForCausalLM.from_pretrained(tmp_path / "after").state_dict()
+    assert before.keys() == after.keys()
+    assert any(not torch.equal(before[name], after[name]) for name in before)
+    again = load_policy(tmp_path / "after")
+    tokens = torch.arange(12).view(2, 6) + 3
+    mine, theirs = (p.logp(tokens, torch.ones(2, 2, dtype=torch.bool)) for p in (one.policy, again))
+    assert torch.equal(mine, theirs)
+    TOK.save_pretrained(tmp_path / "after")
+    more = Trainer(dataclasses.replace(config, model=str(tmp_path / "after"), out=str(tmp_path / "more")), quiet=True)
+    assert torch.equal(more.policy.model.lm_head.weight, after["lm_head.weight"])

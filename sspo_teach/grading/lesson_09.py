@@ -20,7 +20,7 @@ def gap(answer: Any) -> str | None:
         p * (1 - p): "that is p(1 − p), what SPPO keeps; GRPO divides by the standard deviation once",
         p: "that is p itself",
         math.sqrt((1 - p) / p): "that is A₊, the advantage of one right response; the gap is weighed by A₊ p",
-        math.sqrt(p * (1 - p) * 7 / 8): "that takes the sample's standard deviation (ddof 1); here it is the population's",
+        math.sqrt(p * (1 - p) * 7 / 8): "that takes the sample's standard deviation (ddof 1), not the population's",
         1.0: "z-scores have unit variance, but the gap between the two means is weighed by less",
     }
     if math.isclose(found, math.sqrt(p * (1 - p)), abs_tol=1e-4):
@@ -51,7 +51,9 @@ def infonce(answer: Any) -> str | None:
             -expected: "the sign: a loss falls when right responses get likelier",
         }
         near = next((message for value, message in told.items() if math.isclose(found, value, rel_tol=1e-6)), None)
-        return near or f"on right {right}, wrong {wrong}, τ = {tau}, m = {margin} it gives {found:.6g}, not {expected:.6g}"
+        return (
+            near or f"on right {right}, wrong {wrong}, τ = {tau}, m = {margin} it gives {found:.6g}, not {expected:.6g}"
+        )
     return None
 
 

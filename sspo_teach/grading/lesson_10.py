@@ -108,7 +108,7 @@ EXERCISES = {
         praise="a dozen, for an interval of ± 2 points: that is why most published differences are smaller than chance",
         hints=(
             "t · 3/√n ≤ 2, and t depends on n.",
-            "Start from the 9 that t ≈ 2 would give, and go up; t is 2.262, 2.228, 2.201 for 9, 10, 11 degrees of freedom.",
+            "Start from the 9 that t ≈ 2 would give, and go up: t is 2.262, 2.228, 2.201 for 9, 10, 11.",
         ),
     ),
     "winner": Exercise(
@@ -123,7 +123,7 @@ EXERCISES = {
     "budget": Exercise(
         ask='the letters of the fair comparisons, such as "AF"',
         judge=_budget,
-        praise="equal in responses, updates and tries; chosen on other problems than those reported; the last evaluation counts",
+        praise="equal in responses, updates and tries; tuned on what is not reported; judged at the last evaluation",
         hints=(
             "Ask of each: could two copies of the *same* method look different here?",
             "Two of the six are fair.",

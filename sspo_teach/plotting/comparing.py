@@ -63,7 +63,7 @@ def all_seeds(
     figure = Figure(figsize=(7.6, 3.8), layout="constrained")
     axes = figure.subplots()
     table = np.array(list(after.values()))  # (methods, seeds)
-    apart = _spread(table[:, -1], 0.045 * np.ptp(table))
+    apart = _spread(table[-1], 0.045 * np.ptp(table))
     for j, column in enumerate(table.T):
         axes.plot(range(len(table)), column, color="0.8", lw=1, zorder=1)
         axes.annotate(f"seed {j}", (len(table) - 1, apart[j]), xytext=(22, 0), textcoords="offset points",
@@ -77,7 +77,7 @@ def all_seeds(
     axes.errorbar(-0.45, 100 * p, 196 * (p * (1 - p) / problems) ** 0.5, fmt="none", ecolor="0.5", capsize=3)
     axes.annotate(f"chance of one\nevaluation of\n{problems} problems", (-0.5, 100 * p), fontsize="small", color="0.4",
                   ha="right", va="center", xytext=(-2, 0), textcoords="offset points")  # fmt: skip
-    axes.set(xlim=(-1.25, len(table) - 0.2), ylabel="solved after training, %")
+    axes.set(xlim=(-1.6, len(table) - 0.2), ylabel="solved after training, %")
     axes.set_xticks(range(len(table)), list(after))
     axes.set_title(title, loc="left", fontsize="medium", fontweight="bold")
     axes.spines[["top", "right"]].set_visible(False)

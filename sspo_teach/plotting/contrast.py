@@ -16,7 +16,12 @@ Array = NDArray[np.float64]
 
 
 def pulls(
-    figure: Figure, scores: Sequence[float], right: Sequence[bool], weights: Mapping[str, Sequence[float]], *, title: str
+    figure: Figure,
+    scores: Sequence[float],
+    right: Sequence[bool],
+    weights: Mapping[str, Sequence[float]],
+    *,
+    title: str,
 ) -> None:
     """How hard each method pushes each response of one group, as bars above or below the responses' scores.
 
@@ -65,10 +70,10 @@ def push_by_rate(rates: Array, curves: Mapping[str, Array], *, title: str = "") 
     axes = figure.subplots()
     for (name, own), look in zip(curves.items(), looks(curves, dots=False).values(), strict=True):
         axes.plot(rates, own, **look, lw=2, label=name)
-    axes.set(xlabel="success rate p of the prompt", ylabel="factor of the gap s̄₊ − s̄₋", ylim=(0, 1.1), xlim=(0, 1))
+    axes.set(xlabel="success rate p of the prompt", ylabel="factor of the gap s̄₊ − s̄₋", ylim=(0, 0.6), xlim=(0, 1))
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(loc="outside right upper", frameon=False, fontsize=9)
+    figure.legend(loc="outside lower center", ncols=len(curves), frameon=False, fontsize=9)
     return figure
 
 

@@ -18,6 +18,9 @@ SIDES = {
     "extending": "on the way out",
 }
 
+FRAME = 1.1
+"""Shares removed beyond ±110 % are named, not drawn to scale."""
+
 
 def frontier(rows: Sequence[Mapping[str, Any]], *, batch: int) -> Figure:
     """Bias against noise as the policies drift apart: one curve per method, its points marked with KL(old ‖ new).
@@ -35,6 +38,7 @@ def frontier(rows: Sequence[Mapping[str, Any]], *, batch: int) -> Figure:
         axes.annotate(f"{own[-1]['kl']:.2g}", (noise[-1], bias[-1]), fontsize="xx-small", xytext=(3, 3),
                       textcoords="offset points")  # fmt: skip
     axes.set(xscale="log", ylabel="bias of the direction, relative to |∇J|")
+    axes.set_title("The further apart the policies, the more bias, or noise, or both", loc="left", fontsize="medium")
     axes.set_xlabel(f"noise of {batch} groups, relative to |∇J|; the number at a curve's end is KL(old ‖ new)")
     return _finished(figure, axes)
 
@@ -47,6 +51,7 @@ def cosine_to_truth(rows: Sequence[Mapping[str, Any]]) -> Figure:
         axes.plot([row["kl"] for row in own], [row["cosine"] for row in own], **look, label=name)
     _kl_axis(axes, rows)
     axes.set_ylabel("cosine of the mean gradient with the truth")
+    axes.set_title("Mean gradients turn from the truth as policies drift apart", loc="left", fontsize="medium")
     return _finished(figure, axes)
 
 
@@ -62,11 +67,19 @@ def removed_signal(rows: Sequence[Mapping[str, Any]]) -> Figure:
                 **look,
                 label=name,
             )
+        beyond = sorted({r["method"] for r in rows if not -FRAME <= r.get(f"removed_{side}", 0.0) <= FRAME})
+        if beyond:
+            axes.text(0.02, 0.02, "leave the frame: " + ", ".join(beyond), transform=axes.transAxes, fontsize="x-small",
+                      color="0.3", wrap=True)  # fmt: skip
         axes.axhline(0, color="0.8", lw=0.8, zorder=0)
+        axes.set(ylim=(-FRAME, FRAME))
         axes.set_title(f"{side}: {SIDES[side]}", fontsize="small", loc="left")
         axes.set_ylabel("share removed")
         _kl_axis(axes, rows)
         axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(
+        "What each method takes away, by sign and side (below 0: adds)", x=0.01, ha="left", fontsize="medium"
+    )
     handles, names = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right upper", frameon=False, fontsize="small")
     return figure

@@ -65,7 +65,7 @@ def memory(
     for name in ITEMS:
         for row, moment in enumerate(MOMENTS):
             size = moments.get(moment, {}).get(name, 0) / GIGA
-            bars[name][row].set(x=start[row], width=size)  # type: ignore[call-arg]
+            bars[name][row].set(x=start[row], width=size)
             start[row] += size
     line = next(line for line in axes.get_lines() if line.get_gid() == "budget")
     line.set_xdata([budget / GIGA] * 2)

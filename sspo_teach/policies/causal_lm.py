@@ -192,6 +192,7 @@ class CausalLM(nn.Module):
         length = tokens.shape[1] - prompt_mask.shape[1]
         return self._forward(tokens[:, :-1], _extend(prompt_mask, length - 1), keep=length, head=head)
 
+    @_casting  # both passes read one copy of the weights
     def _states_of_groups(
         self, tokens: Tensor, prompt_mask: Tensor, group_ids: Tensor, head: nn.Linear | None
     ) -> Tensor:

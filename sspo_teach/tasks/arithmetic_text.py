@@ -79,14 +79,12 @@ class ArithmeticTextTask(TextTask):
 
     def judge(self, problem: TextProblem, text: str) -> tuple[bool, bool]:
         """(the last number is right, the text is a number alone)."""
-        text = text.replace("−", "-")
-        numbers = _NUMBER.findall(text)
-        right = (
-            bool(numbers)
-            and len(numbers[-1]) <= MAX_DIGITS
-            and Fraction(numbers[-1].replace(",", "")) == problem.answer
-        )
-        return right, _TERSE.fullmatch(text) is not None
+        return self.final_of(text) == problem.answer, _TERSE.fullmatch(text.replace("−", "-")) is not None
+
+    def final_of(self, text: str) -> Fraction | None:
+        """The last number in the text."""
+        numbers = _NUMBER.findall(text.replace("−", "-"))
+        return Fraction(numbers[-1].replace(",", "")) if numbers and len(numbers[-1]) <= MAX_DIGITS else None
 
 
 def _problem(left: int, operation: str, right: int) -> TextProblem:

@@ -8,6 +8,7 @@ import os
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,9 @@ class GSM8KTask(TextTask):
         """(the number is right, a marker holds a number)."""
         number = parse_answer(text)
         return number == problem.answer, number is not None
+
+    def final_of(self, text: str) -> Fraction | None:
+        return parse_answer(text)
 
 
 def _from_path(path: Path, question: str, test_share: float) -> Mapping[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -141,6 +141,13 @@ class TextTask:
 
     def judge(self, problem: TextProblem, text: str) -> tuple[bool, bool]:
         """(correct, format) of one response."""
+        raise NotImplementedError
+
+    def final(self, ids: list[int]) -> Hashable | None:
+        """What a response answers, so that answers can be counted; None where it answers nothing."""
+        return self.final_of(self.decode(ids))
+
+    def final_of(self, text: str) -> Hashable | None:
         raise NotImplementedError
 
     def answers(self, problems: tuple[Any, ...]) -> list[list[int]]:

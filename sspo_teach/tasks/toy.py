@@ -60,6 +60,10 @@ class ToyTask:
         """A right response to each problem, as token ids that end with EOS."""
         return self.game.answers(np.array(problems))
 
+    def final(self, ids: list[int]) -> tuple[int, ...] | None:
+        """What a response answers: all of it, if it has ended."""
+        return tuple(ids) if ids and ids[-1] == EOS else None
+
     def decode(self, ids: list[int]) -> str:
         """The text of some ids, without the padding and the EOS at its ends; padding inside shows as a space."""
         return to_text(ids, self.game.alphabet)

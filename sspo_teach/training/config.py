@@ -154,6 +154,8 @@ class Config:
     """The correction's own numbers as NAME=VALUE, e.g. --correction-numbers cap=3."""
     reuse_sampler_logp: bool = False
     """Take the sampler's own log-probabilities as the old ones; saves the scoring pass, differs by about 1e-6."""
+    engine: Literal["own", "vllm"] = "own"
+    """Who samples: the policy itself, or vLLM (extra `vllm`, on cuda), whose log-probabilities need a --correction."""
     generation_batch: int = AUTO
     """Responses that grow at a time, prompts of like length together; 0 takes all. Changes memory, and the draws."""
     share_prompts: bool = True
@@ -339,6 +341,13 @@ def with_correction(row: Method, config: Config) -> Method:
     so it acts inside the objective.
     """
     known: dict[str, Callable[..., Tensor]] = {**SAMPLER, "sequence_mask": off_policy_sequence_mask}
+    if config.engine == "vllm" and config.reuse_sampler_logp:
+        raise ValueError("engine='vllm': its log-probabilities are not the policy's; leave --reuse-sampler-logp out")
+    if config.engine == "vllm" and config.correction not in SAMPLER:
+        raise ValueError(
+            f"engine='vllm', correction={config.correction!r}: vLLM samples from another distribution than the "
+            f"one that is scored; choose a --correction for it, one of {', '.join(SAMPLER)}"
+        )
     if config.correction == "none":
         if config.correction_numbers:
             raise ValueError(f"correction_numbers={config.correction_numbers[0]!r}: correction='none' takes no numbers")

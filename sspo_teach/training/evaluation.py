@@ -60,6 +60,7 @@ def evaluate(
     max_new_tokens: int = 0,
     seed: int = 0,
     sampling: Sampling = Sampling(),  # noqa: B008
+    batch: int = 0,
 ) -> dict[str, Any]:
     """Answer the first ``problems`` held-out problems once greedily and once sampled.
 
@@ -67,6 +68,7 @@ def evaluate(
         max_new_tokens: longest answer; 0 takes the task's.
         seed: of the sampled answers.
         sampling: of the sampled answers; here truncation by top-k or top-p is harmless.
+        batch: answers that grow at a time; 0 takes 256.
 
     Returns:
         JSON-able: ``greedy`` and ``sampled``, each with shares ``correct``, ``format``, ``finished``,
@@ -77,18 +79,24 @@ def evaluate(
     generator = torch.Generator(policy.device).manual_seed(seed)
     length = max_new_tokens or task.max_new_tokens
     return {
-        "greedy": _answers(policy, task, prompts, GREEDY, generator, length),
-        "sampled": _answers(policy, task, prompts, sampling, generator, length),
+        "greedy": _answers(policy, task, prompts, GREEDY, generator, length, batch or ROWS),
+        "sampled": _answers(policy, task, prompts, sampling, generator, length, batch or ROWS),
     }
 
 
 def _answers(
-    policy: CausalLM, task: Task, prompts: Prompts, sampling: Sampling, generator: torch.Generator, length: int
+    policy: CausalLM,
+    task: Task,
+    prompts: Prompts,
+    sampling: Sampling,
+    generator: torch.Generator,
+    length: int,
+    batch: int,
 ) -> dict[str, Any]:
     parts: dict[str, list[torch.Tensor]] = {}
     texts: list[str] = []
-    for start in range(0, len(prompts.tokens), ROWS):
-        rows = slice(start, start + ROWS)
+    for start in range(0, len(prompts.tokens), batch):
+        rows = slice(start, start + batch)
         out = policy.generate(
             prompts.tokens[rows].to(policy.device),
             prompts.mask[rows].to(policy.device),

@@ -24,7 +24,7 @@ from sspo_teach.critics import Critic
 from sspo_teach.objectives.normalize import Normalizer, with_counts
 from sspo_teach.objectives.regularizers import kl_penalty
 from sspo_teach.policies.causal_lm import CausalLM, load_policy, load_tokenizer, tiny_qwen2
-from sspo_teach.policies.engines import Engine, OwnEngine
+from sspo_teach.policies.engines import Engine, OwnEngine, VLLMEngine
 from sspo_teach.policies.lora import add_lora
 from sspo_teach.policies.reference import Reference, Unadapted
 from sspo_teach.policies.sampling import Sampling
@@ -96,7 +96,7 @@ class Trainer:
         else:
             self.folder.check_free(config)
             self.task, self.policy = build(config, quiet=quiet)
-        self.engine: Engine = OwnEngine(self.policy, config.generation_batch)
+        self.engine = self._engine()
         if not config.resume:  # late: what cannot be built deletes no run
             sampling = Sampling(temperature=config.temperature)
             generation = self.engine.settings(sampling, self.task.max_new_tokens, self.task.stop_ids)
@@ -227,8 +227,8 @@ class Trainer:
             if not config.reuse_sampler_logp:
                 rollout, _ = rescored(self.policy, rollout, config)
             if self.reference is not None:
-                found = score_rows(self.reference.logp_and_entropy, rollout, config)[0]
-                rollout = dataclasses.replace(rollout, logp_ref=found)
+                with self.reference.scoring() as score:
+                    rollout = dataclasses.replace(rollout, logp_ref=score_rows(score, rollout, config)[0])
         if self.method.reward is not None:
             shaped = self.method.reward(rollout, task.max_new_tokens)
             rollout = dataclasses.replace(rollout, rewards=shaped)
@@ -246,9 +246,12 @@ class Trainer:
             rows = (rollout.group_ids == i).nonzero().squeeze(1)
             group = rollout.select(rows)
             logps.append(self._push(group, advantages[rows], with_counts(self.normalizer, group.mask), hyper)[0])
-            return [torch.zeros_like(w) if w.grad is None else w.grad for w in self.weights]
+            scale = self.scaler.get_scale()
+            return [torch.zeros_like(w) if w.grad is None else w.grad / scale for w in self.weights]
 
         norm, variance = spread(gradient, self.config.probe_prompts)
+        scale = self.scaler.get_scale()  # what float16 gradients are multiplied by
+        norm, variance = norm / scale, variance / scale**2
         self.optimizer.zero_grad(set_to_none=True)
         return {
             "probe_norm": norm,
@@ -346,6 +349,7 @@ class Trainer:
             max_new_tokens=config.eval_new_tokens,
             seed=config.seed,
             sampling=sampling,
+            batch=config.generation_batch,
         )
         self.folder.add_evaluation(self.step, self.counts["tokens"], found)
         return found
@@ -393,6 +397,15 @@ class Trainer:
             self.scaler.load_state_dict(found.state["scaler"])
         self.folder.trim(self.step)
         self.rows = list(self.folder.history())
+
+    def _engine(self) -> Engine:
+        if self.config.engine == "vllm":
+            if self.config.lora_rank:
+                raise ValueError(
+                    f"engine='vllm', lora_rank={self.config.lora_rank}: adapters are not handed over; take 0"
+                )
+            return VLLMEngine(self.policy, self.folder.path / "vllm")
+        return OwnEngine(self.policy, self.config.generation_batch)
 
     def _critic(self) -> Critic | None:
         if self.method.critic is None:
