@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
+from sspo_teach.policies.projection import automatic_chunk
 from sspo_teach.tensors import unknown
 
 FLOAT = 4  # bytes of a float32: weights, gradients, optimizer state, residual stream, log-softmax
@@ -136,7 +137,7 @@ class Load:
         prompt_tokens: P, the longest prompt.
         max_new_tokens: T, the longest response; the peak belongs to a batch in which one response gets there.
         micro_batch: responses per forward and backward pass; 0 is a whole minibatch.
-        chunk: tokens whose logits exist together; 0 takes as many as fill 64 MiB in float32.
+        chunk: tokens whose logits exist together; 0 takes as many as fill 128 MiB in float32.
         gradient_checkpointing: only the layers' inputs are kept.
         autocast: of matrix products.
         optimizer: AdamW's state in float32, or in 8 bits.
@@ -315,16 +316,22 @@ def chunk_of(load: Load) -> int:
     every = load.rows * load.max_new_tokens
     if not load.chunk and load.sizes.vocab_size <= SMALL:
         return every
-    return min(load.chunk or max(1, 2**24 // load.sizes.vocab_size), every)
+    return min(load.chunk or automatic_chunk(load.sizes.vocab_size), every)
 
 
 def logits_training(load: Load) -> int:
-    """A chunk's logits going backward: themselves, their slope, and the slope of the chunk before, in float32.
+    """A chunk's logits going backward, in float32: one piece of memory for all chunks, written over by their slope.
 
-    Under autocast also the projection in lower precision, and its gradient's summand of one chunk.
+    Under autocast they are a copy of the products, beside that of the chunk before and the lowered slope; and there is
+    the projection in lower precision, with its gradient's summand of one chunk. Uncut logits have a copy, their slope.
     """
     tokens, lower = chunk_of(load), 0 if load.low == FLOAT else load.low
-    copies = 3 * FLOAT if tokens < load.rows * load.max_new_tokens else 2 * FLOAT + lower
+    if not load.chunk and load.sizes.vocab_size <= SMALL:
+        copies = 2 * FLOAT + lower
+    elif lower:
+        copies = (2 if tokens < load.rows * load.max_new_tokens else 1) * FLOAT + 2 * lower
+    else:
+        copies = FLOAT
     return copies * tokens * load.sizes.vocab_size + lower * load.sizes.projection * (1 if load.lora_rank else 2)
 
 
