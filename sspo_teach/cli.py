@@ -259,7 +259,7 @@ def compare(words: list[str]) -> int:
     """``sspo-teach compare``: every method on every seed, then a table and a figure with bands."""
     asked = tyro.cli(CompareConfig, prog="sspo-teach compare", args=words, default=CompareConfig(**_defaults(words)))
     _quiet_transformers()
-    from sspo_teach import study
+    from sspo_teach import plotting, study
 
     folder = Path(asked.out or f"runs/{asked.task}-compare")
     base = Config(**{field.name: getattr(asked, field.name) for field in dataclasses.fields(Config)})
@@ -270,6 +270,10 @@ def compare(words: list[str]) -> int:
         print(f"\nstopped; what is done is kept, go on with\n  sspo-teach compare {shlex.join(_without(words))}")
         return 130
     figure = study.write(runs, folder, f"sspo-teach compare {shlex.join(words)}")
+    if base.probe_every:
+        seeds = range(base.seed, base.seed + asked.seeds)
+        probes = plotting.gradients(study.histories(folder, names, seeds))
+        print(f"gradients on the same prompts: {plotting.save(probes, folder / 'gradients.png')}")
     print("\n" + study.table(study.summarize(runs)))
     for name, (mean, half) in study.differences(runs, names[0]).items():
         verdict = "one seed cannot tell" if half != half else "not told apart" if abs(mean) <= half else "told apart"

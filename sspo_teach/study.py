@@ -16,7 +16,7 @@ from sspo_teach import plotting
 from sspo_teach.tensors import unknown
 from sspo_teach.training.checkpoint import found
 from sspo_teach.training.config import Config, resolve
-from sspo_teach.training.folder import read_history
+from sspo_teach.training.folder import RunFolder, read_history
 from sspo_teach.training.intervals import interval
 from sspo_teach.training.trainer import Trainer, train
 
@@ -42,7 +42,7 @@ def compare(
     plan = []
     for seed in range(config.seed, config.seed + seeds):
         for name in methods:
-            out = folder / f"{name.replace(':', '-')}-s{seed}"
+            out = place(folder, name, seed)
             go_on = bool(found(out / "checkpoints")) and not fresh
             run = dataclasses.replace(config, method=name, seed=seed, out=str(out), resume=go_on, overwrite=fresh)
             plan.append(resolve(run))
@@ -54,6 +54,16 @@ def compare(
             raise KeyboardInterrupt
         runs.setdefault(run.method, []).append(trainer.folder.evaluations())
     return runs
+
+
+def place(folder: Path, name: str, seed: int) -> Path:
+    """Where a comparison keeps the run of one method and seed."""
+    return folder / f"{name.replace(':', '-')}-s{seed}"
+
+
+def histories(folder: Path, methods: Sequence[str], seeds: Sequence[int]) -> dict[str, list[list[dict[str, float]]]]:
+    """Method → for each seed, the rows of its history."""
+    return {name: [RunFolder(place(folder, name, seed)).history() for seed in seeds] for name in methods}
 
 
 def summarize(runs: Runs) -> list[dict[str, Any]]:

@@ -7,13 +7,15 @@ import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
 from transformers import AutoModelForCausalLM
 
-from sspo_teach import study
+from sspo_teach import cli, plotting, study
 from sspo_teach.objectives.corrections import tis
 from sspo_teach.policies.causal_lm import CausalLM, load_policy, tiny_qwen2
 from sspo_teach.policies.engines import OwnEngine
@@ -53,6 +55,34 @@ def test_compare_gives_every_method_the_same_tokens(config, tmp_path):
     rows = study.summarize(runs)
     assert {row["tokens"] for row in rows} == set(spent)
     assert f"{spent[0]:,}" in study.table(rows)
+
+
+def test_a_comparison_by_tokens_shows_every_run_to_its_end():
+    def run(*ends: tuple[int, int, float]) -> list[dict[str, Any]]:
+        share = lambda x: {way: {"correct": {"share": x}} for way in ("greedy", "sampled")}  # noqa: E731
+        return [{"step": step, "tokens": tokens, **share(x)} for step, tokens, x in ends]
+
+    runs = {"grpo": [run((0, 0, 0.1), (9, 500, 0.2)), run((0, 0, 0.2), (5, 300, 0.1), (8, 520, 0.4))]}
+    axes = plotting.comparison(runs).axes[1]
+    assert axes.get_xlabel() == "sampled tokens"
+    assert axes.lines[0].get_xydata() == pytest.approx(np.array([[0, 0.15], [510, 0.3]]))
+
+
+def test_compare_draws_the_gradients(tmp_path):
+    words = "compare --task bandit --prompts 4 --group-size 4 --minibatches 2 --eval-problems 8 --methods grpo,sspo"
+    out = tmp_path / "cmp"
+    assert (
+        cli.main([*words.split(), "--token-budget", "150", "--seeds", "2", "--probe-every", "1", "--out", str(out)])
+        == 0
+    )
+    assert (out / "gradients.png").read_bytes()[:4] == b"\x89PNG"
+    rows = study.histories(out, ["grpo", "sspo"], range(2))
+    left, right = plotting.gradients(rows).axes
+    for axes, column in ((left, "probe_norm"), (right, "probe_noise")):
+        assert [line.get_label() for line in axes.lines] == ["grpo", "sspo"]
+        least = min(map(len, rows["sspo"]))
+        mean = np.mean([[row[column] for row in seed[:least]] for seed in rows["sspo"]], axis=0)
+        assert axes.lines[1].get_ydata() == pytest.approx(mean)
 
 
 # --- the look at the gradient ---------------------------------------------------------------------------------------

@@ -90,8 +90,8 @@ def all_methods(rows: Rows, *, batch: int, title: str = "") -> Figure:
         if name in colours or all(abs(x - other[0]) > 0.15 or abs(y - other[1]) > 0.045 for other in named):
             left = name in ("gspo", "gmpo", "grpo")  # they stand close together
             shift = {"gspo": 7, "gmpo": -3, "grpo": -13}.get(name, 3)
-            place = {"xytext": (-8 if left else 8, shift), "ha": "right" if left else "left"}
-            axes.annotate(name, at[name], fontsize=9, color=colour, textcoords="offset points", **place)
+            place, side = (-8 if left else 8, shift), "right" if left else "left"
+            axes.annotate(name, at[name], place, textcoords="offset points", fontsize=9, color=colour, ha=side)
             named.append((x, y))
     axes.set_xlabel(f"noise of {batch} groups, relative to |∇J|")
     axes.set_ylabel("bias of the direction, relative to |∇J|")

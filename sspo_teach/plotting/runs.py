@@ -88,18 +88,57 @@ def comparison(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> Fig
         runs: method → for each seed, its evaluations.
     """
     figure = Figure(figsize=(9.6, 3.8), layout="constrained")
+    by_tokens = len({seed[-1]["step"] for seeds in runs.values() for seed in seeds}) > 1
     for axes, (way, label) in zip(figure.subplots(1, 2, sharey=True), WAYS.items(), strict=True):
         for name, seeds in runs.items():
             look = looks(runs)[name]
-            solved = [{entry["step"]: entry[way]["correct"]["share"] for entry in seed} for seed in seeds]
-            steps = [step for step in solved[0] if all(step in seed for seed in solved)]
-            shares = np.array([[seed[step] for step in steps] for seed in solved])
-            axes.plot(steps, shares.mean(0), **look, label=name)
-            axes.fill_between(steps, shares.min(0), shares.max(0), color=look["color"], alpha=0.15, lw=0)
+            least = min(map(len, seeds))
+            met = [[*seed[: least - 1], seed[-1]] for seed in seeds]  # each ends with its last evaluation
+            x = np.array([[entry["tokens" if by_tokens else "step"] for entry in seed] for seed in met]).mean(0)
+            shares = np.array([[entry[way]["correct"]["share"] for entry in seed] for seed in met])
+            axes.plot(x, shares.mean(0), **look, label=name)
+            axes.fill_between(x, shares.min(0), shares.max(0), color=look["color"], alpha=0.15, lw=0)
         n = len(next(iter(runs.values())))
         _share_axis(axes, "held-out problems solved")
+        if by_tokens:
+            _token_axis(axes)
         axes.set_title(label.format(temperature=1.0) + f", mean and range of {n} seeds", fontsize="medium", loc="left")
     return figure
+
+
+def gradients(histories: Mapping[str, Sequence[Sequence[Mapping[str, float]]]]) -> Figure:
+    """Norm of the gradient on fixed prompts, and how far those prompts disagree, against the tokens spent.
+
+    Args:
+        histories: method → for each seed, the rows of its history; rows without a look at the gradient are passed over.
+            A line is the mean over seeds, a band their range.
+    """
+    figure = Figure(figsize=(9.6, 3.8), layout="constrained")
+    panels = {"probe_norm": "norm of the mean gradient", "probe_noise": "variance over squared norm"}
+    for axes, (column, label) in zip(figure.subplots(1, 2), panels.items(), strict=True):
+        for name, seeds in histories.items():
+            seen = [[row for row in seed if np.isfinite(row[column])] for seed in seeds]
+            least = min(map(len, seen))
+            if not least:
+                continue
+            x, y = (np.array([[row[c] for row in seed[:least]] for seed in seen]) for c in ("tokens", column))
+            look = looks(histories)[name]
+            axes.plot(x.mean(0), y.mean(0), **look, label=name)
+            axes.fill_between(x.mean(0), y.min(0), y.max(0), color=look["color"], alpha=0.15, lw=0)
+        axes.set_ylabel(label)
+        axes.set_yscale("log")
+        axes.grid(axis="y", color="0.92")
+        axes.spines[["top", "right"]].set_visible(False)
+        _token_axis(axes)
+    axes.legend(frameon=False, fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+    figure.suptitle("The gradient on the same prompts, right after the updates", x=0.01, ha="left", fontweight="bold")
+    return figure
+
+
+def _token_axis(axes: Axes) -> None:
+    axes.set_xlabel("sampled tokens")
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.xaxis.set_major_formatter(lambda n, _: f"{n:,.0f}")
 
 
 def _share_axis(axes: Axes, label: str) -> None:
