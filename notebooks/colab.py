@@ -1,6 +1,7 @@
 """`python notebooks/colab.py OWNER/NAME`: a Colab badge on every lesson, and a first cell that fetches that repository.
 
-The lessons read files beside them, so Colab needs the repository, not only the package. Run again, it only changes the address.
+The lessons read files beside them, so Colab needs the repository, not only the package. Run again, it only changes the
+address.
 """
 
 from __future__ import annotations

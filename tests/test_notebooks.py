@@ -350,7 +350,7 @@ def test_lessons_run_in_place_and_are_compared(tmp_path, monkeypatch, capsys):
     assert path.read_bytes() == before
 
 
-# ---- colab.py ---------------------------------------------------------------------------------------------------------
+# ---- colab.py --------------------------------------------------------------------------------------------------------
 
 
 def test_a_stamped_lesson_fetches_its_repository_and_can_be_stamped_again(good):

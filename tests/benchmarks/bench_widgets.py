@@ -1,9 +1,9 @@
 """How long a widget takes to answer, its PNG included and no browser: at most 150 ms for any control of any widget.
 
 `python tests/benchmarks/bench_widgets.py` measures the widgets that need no data; with `--lessons` it also runs the
-lessons' cells up to their last widget, and measures all that they show. A control is moved over its range a few times; the
-table has the median of its answers by the clock and in processor time, which a busy machine hardly changes. The exit
-status is 1 where a median by the clock is above the limit.
+lessons' cells up to their last widget, and measures all that they show. A control is moved over its range a few times;
+the table has the median of its answers by the clock and in processor time, which a busy machine hardly changes.
+The exit status is 1 where a median by the clock is above the limit.
 """
 
 from __future__ import annotations
