@@ -145,6 +145,7 @@ class Load:
         reference_offload: those are on the device only while they score.
         generation_batch: responses sampled at a time; 0 is all.
         share_prompts: each prompt goes through the model once per group.
+        device: a CPU raises a bfloat16 summand to float32 in memory of its own, a GPU while it adds.
     """
 
     sizes: Sizes
@@ -163,6 +164,7 @@ class Load:
     reference_offload: bool = False
     generation_batch: int = 0
     share_prompts: bool = True
+    device: Literal["cuda", "cpu"] = "cuda"
 
     @property
     def low(self) -> int:
@@ -319,13 +321,31 @@ def chunk_of(load: Load) -> int:
 
 
 def logits_training(load: Load) -> int:
-    """A chunk's logits going backward: themselves, their slope, and the slope of the chunk before, in float32.
+    """A chunk's logits going backward: all chunks share one piece of memory, in which the slope is made too.
 
-    Under autocast also the projection in lower precision, and its gradient's summand of one chunk.
+    Autocast's logits are made in lower precision, raised to float32 and their slope lowered again, while those of the
+    chunk before are still there. It also needs the projection in lower precision, and its gradient's summand.
     """
-    tokens, lower = chunk_of(load), 0 if load.low == FLOAT else load.low
-    copies = 3 * FLOAT if tokens < load.rows * load.max_new_tokens else 2 * FLOAT + lower
-    return copies * tokens * load.sizes.vocab_size + lower * load.sizes.projection * (1 if load.lora_rank else 2)
+    raised = FLOAT * load.sizes.projection if load.device == "cpu" and load.low < FLOAT and not load.lora_rank else 0
+    return _per_logit(load, FLOAT, FLOAT, 8, 12) + _lowered_projection(load, 1 if load.lora_rank else 2) + raised
+
+
+def logits_scoring(load: Load) -> int:
+    """As in training, but all log-probabilities of a chunk stand beside its logits, for the entropy."""
+    return _per_logit(load, 2 * FLOAT, 3 * FLOAT, 10, 14) + _lowered_projection(load, 1)
+
+
+def _per_logit(load: Load, one: int, more: int, one_lowered: int, more_lowered: int) -> int:
+    """Bytes of a chunk, given those of a logit where one chunk is all, and where there are more."""
+    tokens = chunk_of(load)
+    single, several = (one, more) if load.low == FLOAT else (one_lowered, more_lowered)
+    if not load.chunk and load.sizes.vocab_size <= SMALL:  # autograd's own: scaled, softmax, two slopes
+        single = 4 * FLOAT
+    return (single if tokens == load.rows * load.max_new_tokens else several) * tokens * load.sizes.vocab_size
+
+
+def _lowered_projection(load: Load, copies: int) -> int:
+    return 0 if load.low == FLOAT else copies * load.low * load.sizes.projection
 
 
 def keys_and_values(load: Load, positions: int) -> int:
@@ -394,7 +414,7 @@ def moments(load: Load) -> dict[str, Items]:
             **stays,
             "reference": reference(load, scoring=True),
             "activations": layer_input(load),
-            "logits": logits_training(load),
+            "logits": logits_scoring(load),
         },
         "training: projection": {
             **stays,

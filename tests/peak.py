@@ -8,13 +8,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 
-def allocated(act: Callable[[], object]) -> int:
-    """Bytes above the start at the highest moment: torch's own CPU allocator, or CUDA's where that is at hand.
+def allocated(act: Callable[[], object], *, cuda: bool = False) -> int:
+    """Bytes above the start at the highest moment, on the CPU or, where ``cuda``, on the GPU.
 
     On the CPU every allocation of torch is seen, inside its kernels too; what lay there before is not counted, nor what
-    of it is freed. On CUDA it is ``torch.cuda.max_memory_allocated`` less what was allocated before.
+    of it is freed. On a GPU it is ``torch.cuda.max_memory_allocated`` less what was allocated before.
     """
-    if torch.cuda.is_available():
+    if cuda:
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()

@@ -25,11 +25,18 @@ WITH_CODE = ("00", "12")  # lessons that show a whole program, or functions with
 PLACE = re.compile(r"(?<![\w.:/~>])/(?:home|root|tmp|opt|usr|mnt|var|work|content|Users)/|\b[A-Z]:\\")
 MEGABYTE = 1_000_000
 
-specification = importlib.util.spec_from_file_location("execute", FOLDER / "execute.py")
-assert specification is not None
-assert specification.loader is not None
-execute = importlib.util.module_from_spec(specification)
-specification.loader.exec_module(execute)
+
+def script(name: str) -> Any:
+    """A script beside the lessons, as a module."""
+    specification = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+execute, colab = script("execute"), script("colab")
 
 LESSONS = execute.lessons()
 Rule = Callable[[Any, str], Iterator[str]]
@@ -74,6 +81,10 @@ def opens_well(notebook: Any, lesson: str) -> Iterator[str]:
     for word in ("Goal", "Minutes", "Prerequisites"):
         if f"**{word}" not in first.source:
             yield f"the first cell names no **{word}**"
+    if re.search(r"^\{\w+\}$", first.source, flags=re.M):
+        yield "a placeholder in braces was left in the first cell"
+    if re.search(r"^ *[%!].*\{", notebook.cells[1].source, flags=re.M):
+        yield "a placeholder in braces was left in the second cell"
     setup = notebook.cells[1]
     if "setup" not in setup.metadata.get("tags", ()) or 'find_spec("sspo_teach") is None' not in setup.source:
         yield "the second cell should be tagged setup, and install only where find_spec finds nothing"
@@ -192,7 +203,7 @@ def good(monkeypatch) -> Any:
     verdict = new_output("execute_result", {"text/plain": "✗ no answer yet: a number"}, execution_count=5)
     cells = [
         new_markdown_cell("# 98 · A lesson\n\n**Goal**: none. **Minutes**: 1. **Prerequisites**: [01](README.md)."),
-        new_code_cell('if importlib.util.find_spec("sspo_teach") is None:\n    %pip install ..', execution_count=1),
+        new_code_cell('if importlib.util.find_spec("sspo_teach") is None:\n    %pip install ..\n', execution_count=1),
         new_code_cell("panel(draw, {})", execution_count=2),
         new_code_cell("still(draw)", execution_count=3, outputs=[nbformat.from_dict(picture)]),
         new_code_cell("def f(x):\n    ...\nanswer = ...", execution_count=4),
@@ -217,6 +228,7 @@ BREAKS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "a random cell id": ("is_valid", lambda n: n.cells[2].update(id="3f2a")),
     "no title": ("opens_well", lambda n: n.cells[0].update(source=n.cells[0].source[2:])),
     "no minutes": ("opens_well", lambda n: n.cells[0].update(source=n.cells[0].source.replace("Minutes", "Time"))),
+    "a forgotten placeholder": ("opens_well", lambda n: n.cells[0].update(source=n.cells[0].source + "\n{badge}")),
     "an install that always runs": ("opens_well", lambda n: n.cells[1].update(source="%pip install ..")),
     "a cell that was never run": ("was_executed", lambda n: n.cells[2].update(execution_count=None)),
     "cells run in another order": ("was_executed", lambda n: n.cells[2].update(execution_count=9)),
@@ -336,3 +348,31 @@ def test_lessons_run_in_place_and_are_compared(tmp_path, monkeypatch, capsys):
     assert "-. 3" in out
     assert "c97-02" not in out
     assert path.read_bytes() == before
+
+
+# ---- colab.py --------------------------------------------------------------------------------------------------------
+
+
+def test_a_stamped_lesson_fetches_its_repository_and_can_be_stamped_again(good):
+    colab.stamped(good, "98_a.ipynb", "someone/elsewhere")
+    stamped = colab.stamped(good, "98_a.ipynb", "owner/course")
+    title, badge, *_ = stamped.cells[0].source.split("\n")
+    assert title == "# 98 · A lesson"
+    assert badge.endswith("(https://colab.research.google.com/github/owner/course/blob/main/notebooks/98_a.ipynb)")
+    assert "someone" not in stamped.cells[0].source + stamped.cells[1].source
+    assert stamped.cells[1].source.split("\n")[1:4] == [
+        "    !git clone --quiet --depth 1 https://github.com/owner/course",
+        "    %pip install --quiet ./course",
+        "    %cd course/notebooks",
+    ]
+    assert problems(stamped) == []
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_every_lesson_can_be_stamped(path: Path):
+    colab.stamped(nbformat.read(path, as_version=4), path.name, "owner/course")
+
+
+def test_an_address_that_is_none_is_refused(good):
+    with pytest.raises(ValueError, match="write it as OWNER/NAME"):
+        colab.stamped(good, "98_a.ipynb", "https://github.com/owner/course")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from sspo_teach.grading.exercise import Exercise
-from sspo_teach.memory import largest_micro_batch, sizes_of
+from sspo_teach.memory import Load, largest_micro_batch, sizes_of
 from sspo_teach.training.hardware import hardware
-from sspo_teach.widgets.planning import preset_load
 
 
 def _within(value: float, right: float, share: float = 0.01) -> bool:
@@ -48,7 +47,9 @@ def _fits(answer: float) -> str | None:
     value = int(answer)
     if value != answer:
         return "a number of responses is a whole one"
-    load = preset_load("t4", gradient_checkpointing=False)
+    preset, known = hardware("t4"), {field.name for field in fields(Load)}
+    own = {name: number for name, number in {**preset.machine, **preset.load}.items() if name in known}
+    load = Load(sizes_of("Qwen2.5-0.5B"), **{**own, "gradient_checkpointing": False})
     right = largest_micro_batch(load, hardware("t4").bytes)
     if value == right:
         return None

@@ -48,7 +48,7 @@ def laboratory(figure: Figure, rows: Rows, errors: Mapping[str, float], *, dista
 
 def _begin(figure: Figure, names: Sequence[str]) -> None:
     left, right = figure.subplots(1, 2, width_ratios=[3, 2])
-    for name, look in looks(names, dots=False).items():
+    for look in looks(names, dots=False).values():
         left.plot([], [], **look, lw=1.3, alpha=0.6)
         left.plot([], [], "o", color=look["color"], ms=8)
     right.barh(range(len(names)), [0.0] * len(names), color=[look["color"] for look in looks(names).values()])
@@ -90,8 +90,8 @@ def all_methods(rows: Rows, *, batch: int, title: str = "") -> Figure:
         if name in colours or all(abs(x - other[0]) > 0.15 or abs(y - other[1]) > 0.045 for other in named):
             left = name in ("gspo", "gmpo", "grpo")  # they stand close together
             shift = {"gspo": 7, "gmpo": -3, "grpo": -13}.get(name, 3)
-            place = {"xytext": (-8 if left else 8, shift), "ha": "right" if left else "left"}
-            axes.annotate(name, at[name], fontsize=9, color=colour, textcoords="offset points", **place)
+            place, side = (-8 if left else 8, shift), "right" if left else "left"
+            axes.annotate(name, at[name], place, textcoords="offset points", fontsize=9, color=colour, ha=side)
             named.append((x, y))
     axes.set_xlabel(f"noise of {batch} groups, relative to |∇J|")
     axes.set_ylabel("bias of the direction, relative to |∇J|")

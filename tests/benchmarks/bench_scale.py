@@ -247,6 +247,8 @@ def main() -> None:
         print("TRL is not installed: its path is spelled here, and its fused projection is left out")
         asked.sides = [side for side in asked.sides if side != "trl"]
     os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+    # read when a process starts: what is freed goes back to the system, so that its fragments count on no side
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = os.environ["MALLOC_TRIM_THRESHOLD_"] = str(2**20)
     with tempfile.TemporaryDirectory() as scratch:
         rows = []
         for row in rows_of(asked, Path(scratch)):
