@@ -88,7 +88,8 @@ def comparison(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> Fig
         runs: method → for each seed, its evaluations.
     """
     figure = Figure(figsize=(9.6, 3.8), layout="constrained")
-    by_tokens = len({seed[-1]["step"] for seeds in runs.values() for seed in seeds}) > 1
+    last = [seed[-1] for seeds in runs.values() for seed in seeds]
+    by_tokens = len({entry["step"] for entry in last}) > 1 and all("tokens" in entry for entry in last)
     for axes, (way, label) in zip(figure.subplots(1, 2, sharey=True), WAYS.items(), strict=True):
         for name, seeds in runs.items():
             look = looks(runs)[name]

@@ -246,8 +246,7 @@ class Trainer:
             rows = (rollout.group_ids == i).nonzero().squeeze(1)
             group = rollout.select(rows)
             logps.append(self._push(group, advantages[rows], with_counts(self.normalizer, group.mask), hyper)[0])
-            scale = self.scaler.get_scale()
-            return [torch.zeros_like(w) if w.grad is None else w.grad / scale for w in self.weights]
+            return [torch.zeros_like(w) if w.grad is None else w.grad for w in self.weights]
 
         norm, variance = spread(gradient, self.config.probe_prompts)
         scale = self.scaler.get_scale()  # what float16 gradients are multiplied by
