@@ -164,6 +164,14 @@ def test_no_two_look_alike_with_presets_and_gates_among_them():
     assert pair["sspo"]["color"] == pair["sspo:gate-study"]["color"]
 
 
+def test_without_dots_no_two_look_alike_either():
+    """SAPO and its Gaussian kin differ by their dots alone."""
+    names = ["sapo", "sapo_gaussian", "sapo_cauchy", "sapo_directional", "grpo", "none"]
+    looks = plotting.looks(names, dots=False)
+    assert len({tuple(look.items()) for look in looks.values()}) == len(names)
+    assert looks["sapo"] == plotting.looks(["sapo"], dots=False)["sapo"]
+
+
 def test_more_names_than_looks_still_draw():
     names = [str(i) for i in range(100)]
     assert set(plotting.looks(names)) == set(names)

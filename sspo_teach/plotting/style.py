@@ -23,14 +23,17 @@ PLACE = {name: i for i, name in enumerate([*FIRST, *(name for name in METHODS if
 def looks(names: Collection[str], *, dots: bool = True) -> dict[str, dict[str, Any]]:
     """Keyword arguments of ``plot`` for each name, no two alike.
 
-    A method looks the same in all figures. What is no method (a gate, a preset beside its method) takes what is free.
+    A method looks the same in all figures, as long as colours and lines (and dots, unless they are off) suffice to tell
+    it from the others beside it. What is no method (a gate, a preset beside its method) takes what is free.
     """
-    taken = {name: PLACE[name] for name in names if name in PLACE}
-    for name in names:
+    different = LOOKS if dots else len(COLOURS) * len(LINES)
+    taken: dict[str, int] = {}
+    for name in sorted(names, key=lambda name: PLACE.get(name, LOOKS)):  # those with a place of their own come first
         base = PLACE.get(name.partition(":")[0])
-        turns = () if base is None else range(base, LOOKS, len(COLOURS))
-        free = (i for i in (*turns, *range(LOOKS)) if i not in taken.values())
-        taken.setdefault(name, next(free, 0))
+        own = () if base is None or name not in PLACE else (base % different,)
+        turns = () if base is None else range(base % len(COLOURS), different, len(COLOURS))
+        free = (i for i in (*own, *turns, *range(different)) if i not in taken.values())
+        taken[name] = next(free, 0)
     return {name: _look(taken[name], dots=dots) for name in names}
 
 
