@@ -272,7 +272,7 @@ def compare(words: list[str]) -> int:
     figure = study.write(runs, folder, f"sspo-teach compare {shlex.join(words)}")
     if base.probe_every:
         seeds = range(base.seed, base.seed + asked.seeds)
-        probes = plotting.gradients(study.histories(folder, names, seeds))
+        probes = plotting.probed(study.histories(folder, names, seeds))
         print(f"gradients on the same prompts: {plotting.save(probes, folder / 'gradients.png')}")
     print("\n" + study.table(study.summarize(runs)))
     for name, (mean, half) in study.differences(runs, names[0]).items():

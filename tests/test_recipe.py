@@ -77,7 +77,7 @@ def test_compare_draws_the_gradients(tmp_path):
     )
     assert (out / "gradients.png").read_bytes()[:4] == b"\x89PNG"
     rows = study.histories(out, ["grpo", "sspo"], range(2))
-    left, right = plotting.gradients(rows).axes
+    left, right = plotting.probed(rows).axes
     for axes, column in ((left, "probe_norm"), (right, "probe_noise")):
         assert [line.get_label() for line in axes.lines] == ["grpo", "sspo"]
         least = min(map(len, rows["sspo"]))

@@ -2,7 +2,7 @@
 
 from sspo_teach.plotting.claim import along_tau, error_ratio, trade_off
 from sspo_teach.plotting.exact import SIDES, coefficient_curves, cosine_to_truth, frontier, removed_signal, which_gate
-from sspo_teach.plotting.runs import accuracy, comparison, gate_activity, gradients, learning_curve
+from sspo_teach.plotting.runs import accuracy, comparison, gate_activity, learning_curve, probed
 from sspo_teach.plotting.style import COLOURS, looks, save
 
 __all__ = [
@@ -16,9 +16,9 @@ __all__ = [
     "error_ratio",
     "frontier",
     "gate_activity",
-    "gradients",
     "learning_curve",
     "looks",
+    "probed",
     "removed_signal",
     "save",
     "trade_off",

@@ -69,8 +69,10 @@ def removed_signal(rows: Sequence[Mapping[str, Any]]) -> Figure:
             )
         beyond = sorted({r["method"] for r in rows if not -FRAME <= r.get(f"removed_{side}", 0.0) <= FRAME})
         if beyond:
-            axes.text(0.02, 0.02, "leave the frame: " + ", ".join(beyond), transform=axes.transAxes, fontsize="x-small",
-                      color="0.3", wrap=True)  # fmt: skip
+            named = ", ".join(beyond[:4]) + (", …" if len(beyond) > 4 else "")
+            note = axes.text(0.02, 0.02, f"leave the frame: {named}", transform=axes.transAxes, fontsize="x-small",
+                             color="0.3")  # fmt: skip
+            note.set_in_layout(False)
         axes.axhline(0, color="0.8", lw=0.8, zorder=0)
         axes.set(ylim=(-FRAME, FRAME))
         axes.set_title(f"{side}: {SIDES[side]}", fontsize="small", loc="left")

@@ -107,7 +107,7 @@ def comparison(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> Fig
     return figure
 
 
-def gradients(histories: Mapping[str, Sequence[Sequence[Mapping[str, float]]]]) -> Figure:
+def probed(histories: Mapping[str, Sequence[Sequence[Mapping[str, float]]]]) -> Figure:
     """Norm of the gradient on fixed prompts, and how far those prompts disagree, against the tokens spent.
 
     Args:
