@@ -12,10 +12,12 @@ prompts. What an allocator adds to them is the allowance: the CUDA context and w
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from sspo_teach.policies.projection import automatic_chunk
 from sspo_teach.tensors import unknown
 
 FLOAT = 4  # bytes of a float32: weights, gradients, optimizer state, residual stream, log-softmax
@@ -110,20 +112,31 @@ def sizes_of(model: str) -> Sizes:
 def _read(path: Path) -> Sizes:
     try:
         found = json.loads(path.read_text())
-    except ValueError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"model={str(path)!r} is not JSON: {error}") from error
     kind = found.get("model_type") if isinstance(found, dict) else None
     if kind not in ("qwen2", "llama"):
         raise ValueError(f"model={str(path)!r}: model_type={kind!r}; the formulas hold for qwen2 and llama")
-    heads = found["num_attention_heads"]
+    heads, hidden = (_count(path, found, name) for name in ("num_attention_heads", "hidden_size"))
     known = {
         "num_key_value_heads": heads,
-        "head_dim": found["hidden_size"] // heads,
+        "head_dim": max(1, hidden // heads),
         "tie_word_embeddings": False,  # what transformers takes where a config is silent
         "attention_bias": kind == "qwen2",
     }
-    known |= {name: found[name] for name in (field.name for field in fields(Sizes)) if found.get(name) is not None}
-    return Sizes(**known)
+    names = [field.name for field in fields(Sizes)]
+    known |= {name: found[name] for name in names if found.get(name) is not None}
+    flags = ("tie_word_embeddings", "attention_bias")
+    sizes: dict[str, Any] = {n: bool(known[n]) if n in flags else _count(path, known, n) for n in names}
+    return Sizes(**sizes)
+
+
+def _count(path: Path, found: Mapping[str, Any], name: str) -> int:
+    """A size that a config must hold."""
+    value = found.get(name)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"model={str(path)!r}: {name}={value!r}: must be a positive whole number")
+    return value
 
 
 @dataclass(frozen=True)
@@ -136,7 +149,7 @@ class Load:
         prompt_tokens: P, the longest prompt.
         max_new_tokens: T, the longest response; the peak belongs to a batch in which one response gets there.
         micro_batch: responses per forward and backward pass; 0 is a whole minibatch.
-        chunk: tokens whose logits exist together; 0 takes as many as fill 64 MiB in float32.
+        chunk: tokens whose logits exist together; 0 takes as many as fill 128 MiB in float32.
         gradient_checkpointing: only the layers' inputs are kept.
         autocast: of matrix products.
         optimizer: AdamW's state in float32, or in 8 bits.
@@ -317,7 +330,7 @@ def chunk_of(load: Load) -> int:
     every = load.rows * load.max_new_tokens
     if not load.chunk and load.sizes.vocab_size <= SMALL:
         return every
-    return min(load.chunk or max(1, 2**24 // load.sizes.vocab_size), every)
+    return min(load.chunk or automatic_chunk(load.sizes.vocab_size), every)
 
 
 def logits_training(load: Load) -> int:

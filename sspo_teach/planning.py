@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -91,6 +92,8 @@ def _load(asked: PlanConfig) -> Load:
         least = int(name in positive)
         if getattr(asked, name) < least:
             raise ValueError(f"{name}={getattr(asked, name)}: must be at least {least}")
+    if not math.isfinite(asked.beta):
+        raise ValueError(f"beta={asked.beta}: must be 0 or a positive number")
     if asked.prompts % asked.minibatches:
         raise ValueError(f"minibatches={asked.minibatches}: must divide prompts={asked.prompts}")
     if asked.mean_new_tokens > asked.max_new_tokens:

@@ -83,6 +83,7 @@ MISTAKES = {
     "train --prompts 6": "minibatches=4: must divide prompts=6",
     "train --prompts 64 --minibatches 5": "whole groups; nearest: 4 or 8",
     "train --prompts 6 --minibatches 9": "whole groups; nearest: 6",
+    "plan --beta nan": "beta=nan: must be 0 or a positive number",
     "train --steps -1": "steps=-1: must be at least 0",
     "train --seed -1": "seed=-1: must be at least 0",
     "train --seed 9223372036854775808": "seed=9223372036854775808: must be at most",

@@ -118,6 +118,17 @@ def test_counts_add_up():
     assert len(found["samples"]) == 3
 
 
+@pytest.mark.parametrize("batch", [1, 2, 3, 5])
+def test_batches_of_any_size_show_the_same_answers(batch):
+    task = ArithmeticTask(digits=(1, 2))
+    one, other = (evaluate(tiny.policy(task.vocab_size), task, 5, batch=rows)["greedy"] for rows in (0, batch))
+    assert other == one
+    asked = task.prompts(3, rng=np.random.default_rng(0), split="test")
+    assert [text.partition(" →")[0] for text in other["samples"]] == [
+        task.decode(tokens[mask].tolist()) for tokens, mask in zip(asked.tokens, asked.mask, strict=True)
+    ]
+
+
 def test_length_seed_and_sampling_are_the_caller_s(monkeypatch):
     monkeypatch.setattr(evaluation, "ROWS", 3)
     task = BanditTask()

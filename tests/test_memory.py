@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from sspo_teach import memory
 from sspo_teach.memory import MODELS, Load, Sizes
+from sspo_teach.policies.projection import automatic_chunk
 from sspo_teach.training.config import Config
 from sspo_teach.training.hardware import HARDWARE, settings
 from sspo_teach.training.trainer import Trainer
@@ -158,6 +159,30 @@ def test_what_is_no_model_is_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}))
     with pytest.raises(ValueError, match=r"model_type='bert'.*qwen2 and llama"):
         memory.sizes_of(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("num_attention_heads", None), ("num_attention_heads", 0), ("hidden_size", "64"),
+                        ("vocab_size", 0), ("num_hidden_layers", -1), ("intermediate_size", 1.5)],
+)  # fmt: skip
+def test_a_config_with_a_size_that_cannot_be_is_refused_by_name(name, value, tmp_path):
+    sizes = dict.fromkeys((field.name for field in fields(Sizes)), 4)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", **sizes, name: value}))
+    with pytest.raises(ValueError, match=f"{name}={value!r}: must be a positive whole number"):
+        memory.sizes_of(str(tmp_path))
+
+
+@pytest.mark.parametrize("raw", [b"\xff\xfe", b"[" * 100_000])
+def test_a_config_that_is_no_text_or_has_no_end_is_refused(raw, tmp_path):
+    (tmp_path / "config.json").write_bytes(raw)
+    with pytest.raises(ValueError, match="is not JSON"):
+        memory.sizes_of(str(tmp_path))
+
+
+@pytest.mark.parametrize("vocabulary", [5000, 49_152, 151_936])
+def test_the_plan_cuts_the_projection_where_the_policy_does(vocabulary):
+    load = replace(BASE, sizes=replace(WIDE, vocab_size=vocabulary), micro_batch=0, max_new_tokens=10_000)
+    assert memory.chunk_of(load) == automatic_chunk(vocabulary)
 
 
 def planned(name: str, **other: Any) -> Load:

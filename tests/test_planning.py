@@ -29,8 +29,14 @@ def test_the_longest_stack_is_what_the_run_needs():
     stacks = ends(figure)
     assert max(stacks.values()) == pytest.approx(needed(load) / 1e9)
     assert max(stacks, key=lambda moment: stacks[moment]) == peak(load)[0]
-    scoring = sum(moments(load)["scoring"].values())
-    assert stacks["scoring"] == pytest.approx((scoring + allowance(scoring)) / 1e9)
+    scoring = sum(moments(load)["scoring: layer"].values())
+    assert stacks["scoring: layer"] == pytest.approx((scoring + allowance(scoring)) / 1e9)
+
+
+def test_no_moment_and_no_item_is_left_out_in_silence():
+    for found, said in (({"training: nap": {}}, "unknown moment"), ({"training: forward": {"tea": 1}}, "unknown item")):
+        with pytest.raises(ValueError, match=said):
+            planning.memory(found, budget=1, title="")
 
 
 def test_bars_move_in_place_and_the_line_is_the_device():
@@ -40,7 +46,7 @@ def test_bars_move_in_place_and_the_line_is_the_device():
     assert list(figure.axes[0].patches) == before
     second = ends(figure)
     assert second["training: forward"] == 0 < first["training: forward"]
-    assert second["training: layer"] > 2 * first["training: layer"]
+    assert second["training: last layer"] > 2 * first["training: last layer"]
     assert "does not fit 15.8 GB" in figure.axes[0].get_title(loc="left")
     line = next(line for line in figure.axes[0].get_lines() if line.get_gid() == "budget")
     assert line.get_xdata()[0] == pytest.approx(15.8)

@@ -202,6 +202,17 @@ def test_tokens_without_credit_cost_nothing(monkeypatch):
     assert counted == [2, 1]
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (2, 0)])
+def test_no_responses_and_empty_ones_have_no_log_probabilities(shape):
+    hidden, weight = torch.randn(*shape, 4, requires_grad=True), torch.randn(7, 4, requires_grad=True)
+    tokens = torch.zeros(shape, dtype=torch.int64)
+    logp = projection.token_logp(hidden, weight, None, tokens, chunk=2)
+    logp.sum().backward()
+    assert logp.shape == shape
+    assert not weight.grad.any()
+    assert [x.shape for x in projection.token_logp_and_entropy(hidden, weight, None, tokens, chunk=2)] == [shape, shape]
+
+
 def test_entropy_in_nats():
     hidden, weight, bias, tokens = pieces()
     logp, entropy = token_logp_and_entropy(hidden, weight, bias, tokens, temperature=2.0, chunk=3)

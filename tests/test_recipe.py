@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -166,6 +167,8 @@ def test_collapse_is_a_window_below_a_share_of_the_start():
     assert found["criterion"] == "reward below 0.5 of its mean over the first 2 iterations, for 2"
     assert collapsed(history(0.4, 0.1, 0.0), config) is None  # the windows must not overlap
     assert collapsed(history(0.0, 0.0, 0.0, 0.0), config) is None  # nothing to lose
+    assert collapsed(history(-1.0, -1.0, -0.6, -0.6), config) is None  # a task that fines: it has got better
+    assert collapsed(history(1.0, 1.0, math.nan, math.nan), config) is not None
     assert collapsed(history(0.4, 0.6, 0.0, 0.0), dataclasses.replace(config, collapse_below=0.0)) is None
     assert collapsed(history(0.4, 0.6, 0.0, 0.0), dataclasses.replace(config, collapse_of=("finished",))) is None
 

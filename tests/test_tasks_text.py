@@ -410,9 +410,16 @@ def test_gsm8k_bad_sources(tmp_path: Path) -> None:
         json.dumps({"question": "?", "answer": "#### none"}): "train row 1 has no number after its marker: '#### none'",
         json.dumps({"question": "?", "answer": "none"}): "no train row has a number in 'answer'; name it with",
         json.dumps({"question": "?"}): "no text field 'answer', only .* name it with --answer-field",
+        json.dumps({"question": None, "answer": "1"}): "train row 1 has no text in 'question' but None; mend it",
+        json.dumps({"question": "?", "answer": [1]}): r"train row 1 has no text in 'answer' but \[1\]; mend it",
+        json.dumps({"question": " ", "answer": "1"}): "train row 1 has an empty 'question'",
+        json.dumps({"question": "\ud800", "answer": "1"}): "half a character in 'question': .*ud800",
+        '{"question": "?", "answer": ' + "9" * 5000 + "}": "line 1 of .* is not JSON: Exceeds the limit",
+        "[" * 100_000: "line 1 of .* is not JSON: maximum recursion depth",
+        "\udce9": "train.jsonl is not UTF-8 text at byte 0",
         "": "leaves none of the 0 train problems",
     }.items():
-        (tmp_path / "train.jsonl").write_text(train)
+        (tmp_path / "train.jsonl").write_text(train, "utf-8", "surrogateescape")
         with pytest.raises(ValueError, match=message):
             GSM8KTask(TOK, data={"train": tmp_path / "train.jsonl", "test": good})
     with pytest.raises(ValueError, match=r"data must hold the splits \('train', 'test'\), got \['train'\]"):
@@ -442,6 +449,8 @@ def test_one_file_with_other_fields_and_bare_answers(tmp_path: Path) -> None:
     assert set(turned._problems["test"]) == set(task._problems["test"])  # a problem's side does not hang on its place
     with pytest.raises(ValueError, match=r"row 1 has no text field 'answer', only .*; name it with --answer-field"):
         GSM8KTask(TOK, data=file)
+    with pytest.raises(ValueError, match=r"row 1 of .* has no text field 'q', only .*; name it with --question-field"):
+        GSM8KTask(TOK, data=file, question_field="q")
     with pytest.raises(ValueError, match="test_share=1: must lie between 0 and 1"):
         GSM8KTask(TOK, data=file, answer_field="final_answer", test_share=1)
     file.write_text(json.dumps(lines[0]))

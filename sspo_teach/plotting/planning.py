@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from sspo_teach.plotting.style import COLOURS, looks
+from sspo_teach.tensors import unknown
 
 ITEMS = {
     "weights": COLOURS[0],
@@ -25,10 +26,12 @@ ITEMS = {
 MOMENTS = (
     "generation: prompts",
     "generation: last token",
-    "scoring",
+    "scoring: layer",
+    "scoring: projection",
     "training: forward",
     "training: projection",
-    "training: layer",
+    "training: last layer",
+    "training: first layer",
     "training: embedding",
     "training: optimizer step",
 )
@@ -45,7 +48,14 @@ def memory(
         budget: bytes of the device.
         title: the finding.
         figure: one that this function has drawn before: its bars are moved.
+
+    Raises:
+        ValueError: a moment or an item that has no place in the figure; without it the bars would say too little.
     """
+    for moment, items in moments.items():
+        for what, name, known in (("moment", moment, MOMENTS), *(("item", item, ITEMS) for item in items)):
+            if name not in known:
+                raise ValueError(unknown(what, name, known))
     if figure is None or not figure.axes:
         figure = figure or Figure(figsize=(8.6, 4.0), layout="constrained")
         axes = figure.subplots()

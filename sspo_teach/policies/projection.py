@@ -106,7 +106,7 @@ class _TokenLogp(torch.autograd.Function):
         of_bias = torch.zeros_like(bias) if ctx.needs_input_grad[2] else None
         low = weight.to(dtype)
         heard = pull.nonzero().squeeze(1)  # padding and clipped tokens say nothing, so their logits are not needed
-        for rows, logits in _chunks(hidden, low, bias, temperature, chunk, dtype, heard):
+        for rows, logits in _chunks(hidden, low, bias, temperature, chunk, dtype, heard) if len(heard) else ():
             slope = pulled(logits, tokens[rows], pull[rows] / temperature)
             if of_bias is not None:
                 of_bias += slope.sum(0).to(of_bias.dtype)
@@ -158,7 +158,7 @@ def _chunks(
     low = weight.to(dtype)
     rows = torch.arange(len(hidden), device=hidden.device) if rows is None else rows
     space = low.new_empty((min(chunk, len(rows)), len(low)))
-    for piece in rows.split(chunk) if len(rows) else ():
+    for piece in rows.split(chunk):  # of no rows there is one piece, which is empty
         logits = promote(torch.mm(hidden[piece].to(dtype), low.T, out=space[: len(piece)]))
         if bias is not None:
             logits += bias

@@ -116,8 +116,9 @@ def _from_path(path: Path, question: str, test_share: float) -> Mapping[str, Any
     if not 0 < test_share < 1:
         raise ValueError(f"test_share={test_share}: must lie between 0 and 1, e.g. 0.1")
     splits: dict[str, list[dict[str, Any]]] = {split: [] for split in _SPLITS}
-    for row in _read(path):
-        splits["test" if _place(str(row.get(question))) < test_share else "train"].append(row)
+    for i, row in enumerate(_read(path), start=1):
+        place = _place(_field(row, question, "--question-field", (str,), f"row {i} of {path}"))
+        splits["test" if place < test_share else "train"].append(row)
     if not all(splits.values()):
         raise ValueError(
             f"data: {path} leaves a split empty at test_share={test_share}; take more rows or another share"
@@ -132,19 +133,32 @@ def _place(text: str) -> float:
 
 def _problem(row: Mapping[str, Any], question: str, answer: str, where: str) -> TextProblem | None:
     """A row as a problem; None where its answer is no number."""
-    for name, option in ((question, "--question-field"), (answer, "--answer-field")):
-        value = row.get(name)
-        if isinstance(value, bool) or not isinstance(value, str if name == question else str | int | float):
-            raise ValueError(f"data: {where} has no text field {name!r}, only {sorted(row)}; name it with {option}")
-    told = str(row[answer])
+    asked = _field(row, question, "--question-field", (str,), where)
+    if not asked.strip():
+        raise ValueError(f"data: {where} has an empty {question!r}: nobody can answer that; drop it")
+    told = str(_field(row, answer, "--answer-field", (str, int, float), where))
     if not has_marker(told):
         number = parse_number(told)
-        return None if number is None else TextProblem(row[question], number, f"#### {told.strip()}")
+        return None if number is None else TextProblem(asked, number, f"#### {told.strip()}")
     number = parse_answer(told)
     if number is None:
         raise ValueError(f"data: {where} has no number after its marker: {told[-60:]!r}")
     # annotations are for a calculator that this library does not have, so a warm-up must not teach them
-    return TextProblem(row[question], number, _ANNOTATION.sub("", told))
+    return TextProblem(asked, number, _ANNOTATION.sub("", told))
+
+
+def _field(row: Mapping[str, Any], name: str, option: str, kinds: tuple[type, ...], where: str) -> Any:
+    """What a row holds under a name; refused where that is missing, of another kind, or not text that can be read."""
+    if name not in row:
+        raise ValueError(f"data: {where} has no text field {name!r}, only {sorted(row)}; name it with {option}")
+    value = row[name]
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise ValueError(f"data: {where} has no text in {name!r} but {value!r:.60}; mend it, or name another {option}")
+    try:
+        str(value).encode()
+    except UnicodeEncodeError:  # JSON's \ud800 alone
+        raise ValueError(f"data: {where} has half a character in {name!r}: {value!a:.60}; mend it") from None
+    return value
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
@@ -153,12 +167,16 @@ def _read(path: Path) -> list[dict[str, Any]]:
             f"data: {path} is not a file; give a folder that holds train.jsonl and test.jsonl, or one JSONL file"
         )
     rows = []
-    for i, line in enumerate(path.read_text(encoding="utf-8-sig").split("\n"), start=1):
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"data: {path} is not UTF-8 text at byte {error.start}: {error.reason}") from None
+    for i, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # bad JSON, a number of 5000 digits, brackets without end
             raise ValueError(f"data: line {i} of {path} is not JSON: {error}") from None
         if not isinstance(row, dict):
             raise ValueError(f"data: line {i} of {path} is not a JSON object")

@@ -13,8 +13,8 @@ def collapsed(history: Sequence[Mapping[str, float]], config: Config) -> dict[st
     """Whether the run has collapsed at the last row of ``history``, and by what; None while it has not.
 
     The start of a number is its mean over the first ``collapse_window`` iterations. The run has collapsed when one
-    watched number lay below ``collapse_below`` times its start in each of the last ``collapse_window`` iterations. A
-    number that starts at 0 can never collapse.
+    watched number lay below ``collapse_below`` times its start in each of the last ``collapse_window`` iterations. What
+    is no number (NaN) lies below. A number that does not start above 0 can never collapse: it has no share to fall to.
     """
     window, share = config.collapse_window, config.collapse_below
     if share == 0 or len(history) < 2 * window:
@@ -22,7 +22,7 @@ def collapsed(history: Sequence[Mapping[str, float]], config: Config) -> dict[st
     for name in config.collapse_of:
         start = math.fsum(row[name] for row in history[:window]) / window
         last = [row[name] for row in history[-window:]]
-        if all(value < share * start for value in last):
+        if start > 0 and all(not value >= share * start for value in last):
             return {
                 "step": int(history[-1]["step"]),
                 "what": name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from sspo_teach.policies.sampling import GREEDY, Sampling
 from sspo_teach.types import Prompts, Task
 
 ROWS = 256  # responses generated at a time
+SHOWN = 3  # responses kept as text
 
 
 @dataclass(frozen=True)
@@ -110,11 +112,9 @@ def _answers(
         found = {**scores.parts, "finished": ~out.truncated, "length": out.mask.sum(1), "reward": scores.rewards}
         for name, part in found.items():
             parts.setdefault(name, []).append(part.float().cpu())
-        if len(texts) < 3:
-            texts += [
-                task.decode(p[pm].tolist()) + " → " + task.decode(t[m].tolist())
-                for p, pm, t, m in zip(prompts.tokens[:3], prompts.mask[:3], out.tokens[:3], out.mask[:3], strict=True)
-            ]
+        asked = zip(prompts.tokens[rows], prompts.mask[rows], strict=True)
+        for (p, pm), t, m in islice(zip(asked, out.tokens, out.mask, strict=True), SHOWN - len(texts)):
+            texts.append(task.decode(p[pm].tolist()) + " → " + task.decode(t[m].tolist()))
     whole = {name: torch.cat(part) for name, part in parts.items()}
     correct, form, finished = (whole[name] > 0 for name in ("correct", "format", "finished"))
     n = len(correct)
