@@ -176,7 +176,7 @@ class MethodTrainer(GRPOTrainer):
 
 
 @contextmanager
-def only_what_is_asked_for(model: torch.nn.Module) -> Iterator[None]:
+def only_what_is_asked_for(model: Any) -> Iterator[None]:
     """Put the checkpoint's own generation settings aside: what TRL leaves open would be filled from them."""
     own = model.generation_config
     model.generation_config = GenerationConfig()
