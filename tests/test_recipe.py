@@ -320,7 +320,9 @@ def test_another_engine_s_samples_are_scored_again_and_weighed(trainer, monkeypa
 def test_another_engine_gets_the_weights_of_the_moment_and_a_run_ends(trainer, monkeypatch):
     one, fake = with_vllm(monkeypatch, trainer)
     one.run()
-    sampled = len(tiny.history(one.folder.path))
+    history = tiny.history(one.folder.path)
+    assert all(float(row["ratio_error"]) == 0 and float(row["sampler_sd"]) > 0.05 for row in history)
+    sampled = len(history)
     assert fake.resets == sampled == 6
     assert not torch.equal(fake.copy.model.lm_head.weight, one.policy.model.lm_head.weight)  # those of the last batch
     one._collect()

@@ -449,6 +449,7 @@ class Trainer:
             "grad_norm": sum(update.grad_norm for update in updates) / len(updates),
             "loss": sum(update.loss for update in updates) / len(updates),
             "ratio_error": away.max().item() if away.numel() else 0.0,
+            **diagnostics.of_sampler(start, first.logp),
             **seen,
         }
 
