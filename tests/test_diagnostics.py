@@ -194,12 +194,15 @@ def test_samples():
 
 
 def test_a_phrase_in_a_loop_is_seen():
-    """verifiers#3, TinyZero#63: 5 6 5 6 … repeats no neighbour; two of its four phrases have stood there before."""
-    tokens = torch.tensor([[9, 5, 6, 5, 6, 5, 6, 5], [9, 5, 6, 7, 8, 5, 6, 5], [9, 5, 6, 5, 6, 5, 6, 5]])
-    mask = torch.tensor([[1] * 7, [1] * 7, [1, 1, 1, 0, 0, 0, 0]])
+    """verifiers#3, TinyZero#63: 5 6 5 6 … repeats no neighbour; two of its four phrases have stood there before.
+
+    Three tokens that come again are no phrase (second response), nor is what another response said (third).
+    """
+    tokens = torch.tensor([[9, 5, 6, 5, 6, 5, 6, 5], [9, 5, 6, 7, 5, 6, 7, 8], [9, 5, 6, 5, 6, 5, 6, 5]])
+    mask = torch.tensor([[1] * 7, [1] * 7, [1, 1, 1, 1, 0, 0, 0]])
     found = of_samples(rollout_of(mask, tokens=tokens), torch.zeros(3), torch.zeros(3, 7))
     assert found["repetition"] == 0
-    assert found["loops"] == pytest.approx(2 / 8)  # the second response says what the first did, and no loop
+    assert found["loops"] == pytest.approx(2 / 9)
 
 
 def test_how_far_the_sampler_is():
