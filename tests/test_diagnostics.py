@@ -14,7 +14,7 @@ from sspo_teach.catalog import METHODS
 from sspo_teach.credit import credit
 from sspo_teach.objectives import grpo, reinforce, sspo
 from sspo_teach.objectives.normalize import constant, response_mean, sequence_sum, token_mean, with_counts
-from sspo_teach.training.diagnostics import COLUMNS, aggregation_of, behaviour_kl, of_samples, summarize
+from sspo_teach.training.diagnostics import COLUMNS, aggregation_of, behaviour_kl, of_sampler, of_samples, summarize
 from sspo_teach.types import Rollout
 
 
@@ -188,12 +188,35 @@ def test_samples():
         "length": 2.0,
         "empty": 1,
         "repetition": pytest.approx(3 / 5),
+        "loops": 0.0,
         "entropy": pytest.approx(7 / 8),
     }
 
 
+def test_a_phrase_in_a_loop_is_seen():
+    """verifiers#3, TinyZero#63: 5 6 5 6 … repeats no neighbour; two of its four phrases have stood there before.
+
+    Three tokens that come again are no phrase (second response), nor is what another response said (third).
+    """
+    tokens = torch.tensor([[9, 5, 6, 5, 6, 5, 6, 5], [9, 5, 6, 7, 5, 6, 7, 8], [9, 5, 6, 5, 6, 5, 6, 5]])
+    mask = torch.tensor([[1] * 7, [1] * 7, [1, 1, 1, 1, 0, 0, 0]])
+    found = of_samples(rollout_of(mask, tokens=tokens), torch.zeros(3), torch.zeros(3, 7))
+    assert found["repetition"] == 0
+    assert found["loops"] == pytest.approx(2 / 9)
+
+
+def test_how_far_the_sampler_is():
+    """transformers#31267, trl#4772, verl#2953: π/π_sampler of 0.8, 1 and 1.2, whatever the scoring pass says."""
+    mask, gap = torch.tensor([[1, 1], [1, 0]]), torch.tensor([[0.8, 1.0], [1.2, math.nan]]).log()
+    logp = torch.full((2, 2), -1.0)
+    away = {"sampler_mean": 1.0, "sampler_sd": (0.08 / 3) ** 0.5, "sampler_off": 2 / 3}
+    assert of_sampler(rollout_of(mask, logp_sampler=logp - gap), logp) == pytest.approx(away)
+    assert of_sampler(rollout_of(mask, logp - gap), logp) == pytest.approx(away)  # reused as the old ones
+    assert of_sampler(rollout_of(0 * mask), logp) == {"sampler_mean": 1.0, "sampler_sd": 0.0, "sampler_off": 0.0}
+
+
 def test_every_column_is_explained_and_in_a_row(trainer):
-    row = trainer(beta=0.1, method="ppo_gae").iterate()  # with a reference and a critic no column is empty
+    row = trainer(beta=0.1, method="ppo_gae", probe_every=1).iterate()  # then no column is empty
     assert list(COLUMNS) == [name for name in COLUMNS if name in row]
     assert row.keys() == COLUMNS.keys()
     assert all(len(meaning) > 8 and "\n" not in meaning for meaning in COLUMNS.values())

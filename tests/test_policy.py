@@ -246,6 +246,15 @@ def test_entropy_of_known_distributions():
     assert entropy.item() == pytest.approx(math.log(2), abs=1e-6)
 
 
+def test_a_word_that_cannot_come_has_no_part_in_the_entropy():
+    """SkyRL#1633's kind, 0 · ∞: a logit of −∞ leaves log-probabilities and entropy finite."""
+    never = fixed([0.0, 0.0, -math.inf])
+    out = never.generate(*left_padded([1]), max_new_tokens=3, stop_ids=(), pad_id=PAD)
+    logp, entropy = never.logp_and_entropy(torch.cat([torch.ones(1, 1).long(), out.tokens], 1), torch.tensor([[True]]))
+    for found in (out.entropy, entropy, -out.logp, -logp):
+        torch.testing.assert_close(found, torch.full((1, 3), math.log(2)))
+
+
 @dataclass(frozen=True)
 class Ranked(Sampling):
     """A sampler without chance, so that a row's tokens depend on the row alone."""

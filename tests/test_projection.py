@@ -221,6 +221,20 @@ def test_entropy_in_nats():
     assert not logp.requires_grad
 
 
+def test_a_word_that_cannot_come_has_no_part_in_entropy_and_gradient():
+    """SkyRL#1633's kind, 0 · ∞: without the word all is the same."""
+    hidden, weight, bias, tokens = pieces()
+    never = torch.cat([bias, bias.new_tensor([-torch.inf])])
+    wide = torch.cat([weight, weight[:1]]).detach()
+    found = token_logp_and_entropy(hidden, wide, never, tokens, chunk=3)
+    torch.testing.assert_close(found, token_logp_and_entropy(hidden, weight, bias, tokens, chunk=3))
+    slopes = []
+    for w, b in ((weight, bias), (wide, never)):
+        leaf = hidden.detach().requires_grad_()
+        slopes.append(torch.autograd.grad(token_logp(leaf, w, b, tokens, chunk=3).sum(), leaf)[0])
+    torch.testing.assert_close(*slopes)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_autocast_lowers_products_and_no_log_softmax(dtype):
     """The chunked path rounds where the full one does: products in ``dtype``, everything after them in float32."""

@@ -21,6 +21,7 @@ from sspo_teach.objectives.corrections import tis
 from sspo_teach.policies.causal_lm import CausalLM, load_policy, tiny_qwen2
 from sspo_teach.policies.engines import OwnEngine
 from sspo_teach.policies.sampling import GREEDY, Sampling
+from sspo_teach.tasks.gsm8k import SYSTEM
 from sspo_teach.training.collapse import collapsed
 from sspo_teach.training.config import TASK_DEFAULTS, Config, method_of, resolve
 from sspo_teach.training.probe import spread
@@ -247,6 +248,10 @@ def test_the_header_holds_every_generation_setting(trainer):
     header = json.loads((one.folder.path / "environment.json").read_text())
     assert header["generation"]["temperature"] == 0.7
     assert {"torch", "transformers", "tokenizers"} <= header["packages"].keys()
+    assert header["evaluation"] == {
+        "problems": "the first 8 of the test split", "temperatures": {"greedy": 0.0, "sampled": 0.7},
+        "max_new_tokens": one.task.max_new_tokens, "seed": 0,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("task", TASK_DEFAULTS)
@@ -323,7 +328,9 @@ def test_another_engine_s_samples_are_scored_again_and_weighed(trainer, monkeypa
 def test_another_engine_gets_the_weights_of_the_moment_and_a_run_ends(trainer, monkeypatch):
     one, fake = with_vllm(monkeypatch, trainer)
     one.run()
-    sampled = len(tiny.history(one.folder.path))
+    history = tiny.history(one.folder.path)
+    assert all(float(row["ratio_error"]) == 0 and float(row["sampler_sd"]) > 0.05 for row in history)
+    sampled = len(history)
     assert fake.resets == sampled == 6
     assert not torch.equal(fake.copy.model.lm_head.weight, one.policy.model.lm_head.weight)  # those of the last batch
     one._collect()
@@ -367,6 +374,12 @@ def test_a_saved_tiny_qwen2_is_trained_on_from_its_folder(tmp_path):
         out=str(out), generation_batch=4,
     )  # fmt: skip
     one = Trainer(config, quiet=True)
+    header = json.loads((out / "environment.json").read_text())  # open-r1#673: the same answers need the same question
+    asked = one.task.prompts(1, rng=np.random.default_rng(0), split="test")
+    said = header["prompt"].replace("{question}", asked.problems[0].question)
+    assert TOK.decode(asked.tokens[0][asked.mask[0]]).strip() == said.strip()
+    assert SYSTEM in said
+    assert header["judge"] == "sspo_teach.tasks.word_problems.WordProblemsTask.score"
     before = AutoModelForCausalLM.from_pretrained(folder).state_dict()
     score = one.task.score
     one.task.score = lambda p, t, m: dataclasses.replace(score(p, t, m), rewards=(t[:, 0] % 2).float())  # some signal

@@ -28,7 +28,7 @@ from sspo_teach.training import trainer as training
 from sspo_teach.training import warmup
 from sspo_teach.training.config import Config, resolve
 from sspo_teach.training.evaluation import evaluate
-from sspo_teach.training.rollout import collect, minibatches, score_rows
+from sspo_teach.training.rollout import collect, forward, minibatches, score_rows
 from sspo_teach.training.trainer import Clock, Trainer, TrainingWarning, learning_rate
 from sspo_teach.types import Rollout, Verified
 
@@ -176,6 +176,22 @@ def test_qwen2_s_own_norm_rounds_the_gradient_of_a_shared_prompt(trainer, share_
     assert largest_error(trainer(dtype="float64", prompts=6, share_prompts=share_prompts)) < tolerance
 
 
+def test_a_hole_in_the_mask_cuts_no_response_short(trainer):
+    """Agent-R1#16: what a tool wrote is read but not trained on, and what comes after it is."""
+    one = trainer(share_prompts=False)
+    rollout = rollout_of(one)
+    long = rollout.mask.all(1)
+    assert long.any()
+    mask = rollout.mask.clone()
+    mask[:, 1] = False
+    holed = dataclasses.replace(off_policy(rollout), mask=mask)
+    (logp,) = forward(one.policy.logp, holed.select(long), one.config)
+    whole = one.policy.logp(rollout.tokens[long], rollout.prompt_mask[long])
+    torch.testing.assert_close(logp[:, -1], whole[:, -1])
+    found, expected = gradient(one, holed, 3), plain_gradient(one, holed)
+    assert (found - expected).abs().max() < 1e-6 * expected.abs().max()
+
+
 @pytest.mark.parametrize(
     "shape",
     [
@@ -238,7 +254,7 @@ def test_the_reference_is_frozen_and_the_policy_is_not(trainer):
     one.run()
     assert all(torch.equal(a, b) for a, b in zip(before, one.reference.policy.parameters(), strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(before, one.policy.parameters(), strict=True))
-    assert not any(p.requires_grad for p in one.reference.parameters())
+    assert not any(p.requires_grad for p in one.reference.policy.parameters())
     kl = [float(row["kl_ref"]) for row in tiny.history(one.folder.path)]
     assert 0 <= kl[0] < kl[-1]
 

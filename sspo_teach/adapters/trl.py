@@ -4,18 +4,22 @@
 
 What trains is the method: its objective, its advantages (over whole groups, wherever their responses were made), its
 reward rule, and its normalizer with the counts of the whole optimizer batch, all micro-batches of all processes: the
-gradient does not depend on how they cut it. Everything of ``GRPOConfig`` that would change one of these is refused.
+gradient does not depend on how they cut it. Everything of ``GRPOConfig`` that would change one of these is refused, and
+so is what would sample from another distribution than the one that is scored; a checkpoint's own generation settings,
+of which TRL overrules only some, are not heard.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+from transformers import GenerationConfig
 from trl import GRPOConfig, GRPOTrainer
 
 from sspo_teach.adapters.limits import obstacles, refuse
@@ -30,6 +34,7 @@ THE_METHOD_DECIDES = (
     "loss_type", "importance_sampling_level", "epsilon", "epsilon_high", "delta", "sapo_temperature_pos",
     "sapo_temperature_neg", "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "scale_rewards",
 )  # fmt: skip
+ANOTHER_SAMPLER = "tokens would come from another distribution than the one that is scored"
 NOT_HERE = {
     "top_entropy_quantile": "it drops tokens from the loss",
     "entropy_coef": "it adds a term to the loss",
@@ -37,6 +42,11 @@ NOT_HERE = {
     "off_policy_mask_threshold": "it drops responses from the loss",
     "multi_objective_aggregation": "advantages are the method's, of the weighted sum of rewards",
     "router_aux_loss_coef": "it adds a term to the loss",
+    "top_p": ANOTHER_SAMPLER,
+    "top_k": ANOTHER_SAMPLER,
+    "min_p": ANOTHER_SAMPLER,
+    "repetition_penalty": ANOTHER_SAMPLER,
+    "generation_kwargs": "it overrules the sampler's settings, and scores do not follow",
 }
 
 
@@ -80,7 +90,8 @@ class MethodTrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         """TRL's batch with the method's advantages in place of its own."""
-        made = super()._generate_and_score_completions(inputs)
+        with only_what_is_asked_for(self.accelerator.unwrap_model(self.model)):
+            made = super()._generate_and_score_completions(inputs)
         whole = self._rollout(made)
         if self.method.reward is not None:
             whole = dataclasses.replace(whole, rewards=self.method.reward(whole, self.max_completion_length))
@@ -162,6 +173,17 @@ class MethodTrainer(GRPOTrainer):
 
     def _note(self, name: str, value: Tensor) -> None:
         self._metrics["train" if self.model.training else "eval"][name].append(value.item())
+
+
+@contextmanager
+def only_what_is_asked_for(model: Any) -> Iterator[None]:
+    """Put the checkpoint's own generation settings aside: what TRL leaves open would be filled from them."""
+    own = model.generation_config
+    model.generation_config = GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = own
 
 
 IMAGES = (

@@ -476,4 +476,4 @@ def _log_softmax(logits: Tensor, temperature: float) -> Tensor:
 
 
 def _entropy(all_logp: Tensor) -> Tensor:
-    return -(all_logp.exp() * all_logp).sum(-1)
+    return -(all_logp.exp() * projection.finite_(all_logp)).sum(-1)

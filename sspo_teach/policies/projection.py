@@ -72,9 +72,14 @@ def token_logp_and_entropy(
     for rows, logits in _chunks(flat, weight, bias, temperature, chunk, dtype):
         all_logp = logits.log_softmax(-1)
         logp = _at(all_logp, ids[rows])
-        parts.append((logp, -logits.copy_(all_logp).exp_().mul_(all_logp).sum(-1)))
+        parts.append((logp, -logits.copy_(all_logp).exp_().mul_(finite_(all_logp)).sum(-1)))
     logp, entropy = (torch.cat(column) for column in zip(*parts, strict=True))
     return logp.view(tokens.shape), entropy.view(tokens.shape)
+
+
+def finite_(all_logp: Tensor) -> Tensor:
+    """Write the lowest number over −∞, so that a word that cannot come adds 0 to the entropy and not 0 · ∞."""
+    return all_logp.clamp_(min=torch.finfo(all_logp.dtype).min)
 
 
 class _TokenLogp(torch.autograd.Function):

@@ -27,10 +27,14 @@ COLUMNS: Mapping[str, str] = {
     "length": "mean response length in tokens",
     "empty": "responses without any token; excluded from the loss",
     "repetition": "share of response tokens that repeat their predecessor",
+    "loops": "share of 4-token phrases that stood before in the same response (seq-rep-4, arXiv 1908.04319)",
     "entropy": "mean entropy of the next-token distribution, nats",
     "grad_norm": "mean gradient norm of the updates, before it was limited",
     "loss": "mean loss of the updates; 0 in value is normal on centred advantages, its gradient is what counts",
     "ratio_error": "largest |ratio − 1| before the first update; 0 unless scoring and training differ",
+    "sampler_mean": "mean of π/π_sampler per token before the first update: 1 for one and the same program",
+    "sampler_sd": "its standard deviation",
+    "sampler_off": "share of tokens where it lies outside [0.9, 1.1]",
     "ratio_q01": "1 % quantile of the ratios that were trained on",
     "ratio_q50": "median ratio",
     "ratio_q99": "99 % quantile of the ratios",
@@ -73,7 +77,19 @@ def of_samples(rollout: Rollout, task_rewards: Tensor, entropy: Tensor) -> dict[
         "length": mask.sum(1).float().mean().item(),
         "empty": (~mask.any(1)).sum().item(),
         "repetition": _share((response[:, 1:] == response[:, :-1])[pairs]),
+        "loops": _loops(response, mask),
         "entropy": _mean(entropy[mask]),
+    }
+
+
+def of_sampler(rollout: Rollout, logp: Tensor) -> dict[str, float]:
+    """How far ``logp`` (B, T), the training pass before any update, is from what the sampler drew from."""
+    drawn = rollout.logp_old if rollout.logp_sampler is None else rollout.logp_sampler
+    ratio = log_ratio(logp, drawn, rollout.mask).exp()[rollout.mask]
+    return {
+        "sampler_mean": _mean(ratio) if ratio.numel() else 1.0,
+        "sampler_sd": ratio.std(correction=0).item() if ratio.numel() else 0.0,
+        "sampler_off": _share((ratio < 0.9) | (ratio > 1.1)),
     }
 
 
@@ -131,6 +147,22 @@ def aggregation_of(normalize: Callable[..., Tensor], mask: Tensor) -> Tensor:
     x = torch.ones(mask.shape, device=mask.device, requires_grad=True)
     normalize(x, mask).backward()
     return torch.zeros_like(x) if x.grad is None else x.grad
+
+
+def _loops(response: Tensor, mask: Tensor) -> float:
+    """1 − different 4-grams/4-grams of a response, over all responses; 0 where none is long enough."""
+    if mask.shape[1] < 4:
+        return 0.0
+    pairs = _numbered(response[:, :-1], response[:, 1:])  # twice two, since rows of four are slow to compare
+    phrases = _numbered(pairs[:, :-2], pairs[:, 2:])
+    rows = torch.arange(len(mask), device=mask.device).unsqueeze(1).expand_as(phrases)
+    found = _numbered(rows, phrases)[mask.unfold(1, 4, 1).all(-1)]
+    return 1 - len(found.unique()) / len(found) if len(found) else 0.0
+
+
+def _numbered(a: Tensor, b: Tensor) -> Tensor:
+    """One number for each different pair (aᵢ, bᵢ) of numbers from 0 on."""
+    return (a * (b.max() + 1) + b).unique(return_inverse=True)[1]
 
 
 def _removed(weight: Tensor, ratio: Tensor, advantage: Tensor, where: Tensor) -> float:

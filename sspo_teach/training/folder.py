@@ -52,8 +52,8 @@ class RunFolder:
         if not (ground.is_dir() and os.access(ground, os.W_OK)):
             raise ValueError(f"out={str(self.path)!r}: {ground} is no folder to write to; choose another with --out")
 
-    def create(self, config: Config, numbers: Mapping[str, Any], generation: Mapping[str, Any]) -> None:
-        """Start anew, whatever was here; ``generation`` are the settings in force, for the header."""
+    def create(self, config: Config, numbers: Mapping[str, Any], header: Mapping[str, Any]) -> None:
+        """Start anew, whatever was here; ``header`` are settings in force that the config leaves to others."""
         for name in ("checkpoints", "reference"):
             shutil.rmtree(self.path / name, ignore_errors=True)
         for name in (
@@ -68,7 +68,7 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
         self.path.mkdir(parents=True, exist_ok=True)
         settings = {**dataclasses.asdict(config), "method_numbers": dict(numbers)}
-        write_text(self.path / "environment.json", json.dumps(environment(config, generation), indent=1))
+        write_text(self.path / "environment.json", json.dumps(environment(config, header), indent=1))
         write_text(self.path / "config.json", json.dumps(settings, indent=1))
 
     def reopen(self, config: Config) -> None:
@@ -182,7 +182,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def environment(config: Config, generation: Mapping[str, Any]) -> dict[str, Any]:
+def environment(config: Config, header: Mapping[str, Any]) -> dict[str, Any]:
     """What a reader needs to repeat the run: versions, machine, and the settings in force."""
     packages = ("sspo_teach", "torch", "transformers", "tokenizers", "safetensors", "numpy", "gymnasium")
     return {
@@ -195,7 +195,7 @@ def environment(config: Config, generation: Mapping[str, Any]) -> dict[str, Any]
         "seeds": "prompts and samples of iteration n from (seed, n); evaluations from the seed alone",
         "sampling": {"temperature": config.temperature, "top_k": 0, "top_p": 1.0},
         "logp_old": "the sampler's own" if config.reuse_sampler_logp else "scored by the training forward",
-        "generation": dict(generation),
+        **header,
         "prompts": "shared within the group" if config.share_prompts else "repeated for each response",
     }
 

@@ -100,7 +100,8 @@ def forward(score: Callable[..., Tensor | tuple[Tensor, ...]], rollout: Rollout,
     Columns in which every response has ended are left out of the forward pass. Old, new and reference log-probabilities
     all come through here, over the same micro-batches: equal weights give equal bits, and the ratio is exactly 1.
     """
-    width, length = rollout.prompt_mask.shape[1], int(rollout.mask.sum(1).max())
+    width, used = rollout.prompt_mask.shape[1], rollout.mask.any(0).nonzero()
+    length = int(used[-1]) + 1 if len(used) else 0  # not a count: what a tool wrote leaves a hole in the mask
     out = score(
         rollout.tokens[:, : width + max(length, 1)],
         rollout.prompt_mask,

@@ -29,6 +29,7 @@ from sspo_teach.policies.lora import add_lora
 from sspo_teach.policies.reference import Reference, Unadapted
 from sspo_teach.policies.sampling import Sampling
 from sspo_teach.tasks import TEXTS, TOYS
+from sspo_teach.tasks.text import TextTask
 from sspo_teach.training import checkpoint, diagnostics
 from sspo_teach.training.collapse import collapsed
 from sspo_teach.training.config import AUTOCAST, Config, method_of, options_of, resolve
@@ -98,9 +99,7 @@ class Trainer:
             self.task, self.policy = build(config, quiet=quiet)
         self.engine = self._engine()
         if not config.resume:  # late: what cannot be built deletes no run
-            sampling = Sampling(temperature=config.temperature)
-            generation = self.engine.settings(sampling, self.task.max_new_tokens, self.task.stop_ids)
-            self.folder.create(config, self.method.numbers, generation)
+            self.folder.create(config, self.method.numbers, self._header())
         self.normalizer: Normalizer = self.method.normalize(self.task.max_new_tokens)
         self.controller = self.method.controller()
         self.critic = self._critic()
@@ -397,6 +396,22 @@ class Trainer:
         self.folder.trim(self.step)
         self.rows = list(self.folder.history())
 
+    def _header(self) -> dict[str, Any]:
+        """What a number of this run depends on beside the config: how was sampled, asked, judged and evaluated."""
+        config, task = self.config, self.task
+        sampling = Sampling(temperature=config.temperature)
+        return {
+            "generation": self.engine.settings(sampling, task.max_new_tokens, task.stop_ids),
+            "prompt": task.prompt("{question}") if isinstance(task, TextTask) else "the problem's own characters",
+            "judge": f"{type(task).__module__}.{type(task).__name__}.score",
+            "evaluation": {
+                "problems": f"the first {config.eval_problems} of the test split",
+                "temperatures": {"greedy": 0.0, "sampled": config.temperature},
+                "max_new_tokens": config.eval_new_tokens or task.max_new_tokens,
+                "seed": config.seed,
+            },
+        }
+
     def _engine(self) -> Engine:
         if self.config.engine == "vllm":
             if self.config.lora_rank:
@@ -448,6 +463,7 @@ class Trainer:
             "grad_norm": sum(update.grad_norm for update in updates) / len(updates),
             "loss": sum(update.loss for update in updates) / len(updates),
             "ratio_error": away.max().item() if away.numel() else 0.0,
+            **diagnostics.of_sampler(start, first.logp),
             **seen,
         }
 

@@ -270,6 +270,11 @@ class TestRefused:
             ({"off_policy_mask_threshold": 0.5}, r"off_policy_mask_threshold=0\.5 cannot be honoured: it drops resp"),
             ({"multi_objective_aggregation": "normalize_then_sum"}, r"multi_objective_aggregation=.* cannot be hon"),
             ({"router_aux_loss_coef": 0.1}, r"router_aux_loss_coef=0\.1 cannot be honoured"),
+            ({"top_p": 0.8}, r"top_p=0\.8 cannot be honoured: tokens would come from another distribution"),
+            ({"top_k": 20}, r"top_k=20 cannot be honoured: tokens would come from another distribution"),
+            ({"min_p": 0.1}, r"min_p=0\.1 cannot be honoured: tokens would come from another distribution"),
+            ({"repetition_penalty": 1.1}, r"repetition_penalty=1\.1 cannot be honoured: tokens would come from"),
+            ({"generation_kwargs": {"top_k": 20}}, r"generation_kwargs=.* cannot be honoured: it overrules"),
             ({"use_vllm": True}, r"vllm_importance_sampling_correction=True cannot be honoured: it is a factor"),
             ({"beta": 0.1}, r"use_bias_correction_kl=True cannot be honoured: the penalty here is β k3"),
             ({"steps_per_generation": 1}, r"steps_per_generation=1 must be a multiple of gradient_accumulation_steps"),
@@ -293,6 +298,29 @@ def test_evaluation(tmp_path):
     found = trainer.evaluate(Dataset.from_dict({"prompt": PROMPTS}))
     assert abs(found["eval_loss"]) < 1  # ratios are 1 and advantages sum to 0 over a group; lengths differ
     assert found["eval_stale"] == 0
+
+
+def test_a_checkpoint_s_generation_settings_change_nothing(tmp_path, monkeypatch):
+    """trl#5783, verl#7270: what TRL does not name itself would be filled from them, as min_p here."""
+    nasty = {"temperature": 0.1, "top_k": 1, "repetition_penalty": 5.0, "min_p": 0.5, "no_repeat_ngram_size": 1,
+             "typical_p": 0.3, "suppress_tokens": [3], "min_new_tokens": 2}  # fmt: skip
+    trainer, seen = trl_run.trainer(tmp_path, "sspo", **CUT), []
+    trainer.rollout_func = None  # TRL samples itself
+    own, prepare = trainer.model.generation_config, type(trainer.model)._prepare_generation_config
+    own.update(**nasty)
+
+    def spy(self, *args, **rest):
+        seen.append(prepare(self, *args, **rest))
+        return seen[-1]
+
+    monkeypatch.setattr(type(trainer.model), "_prepare_generation_config", spy)
+    trainer.train()
+    asked = {"temperature": 1.0, "top_k": 0, "repetition_penalty": 1.0, "min_p": None, "no_repeat_ngram_size": 0,
+             "typical_p": 1.0, "suppress_tokens": None, "min_new_tokens": None}  # fmt: skip
+    assert seen
+    assert {name: getattr(seen[0][0], name) for name in asked} == asked
+    assert trainer.model.generation_config is own
+    assert own.min_p == 0.5
 
 
 def test_a_preset_is_a_preset():
