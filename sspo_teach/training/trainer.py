@@ -32,7 +32,7 @@ from sspo_teach.tasks import TEXTS, TOYS
 from sspo_teach.tasks.text import TextTask
 from sspo_teach.training import checkpoint, diagnostics
 from sspo_teach.training.collapse import collapsed
-from sspo_teach.training.config import AUTOCAST, OPTIMIZERS, Config, method_of, options_of, resolve
+from sspo_teach.training.config import AUTOCAST, Config, method_of, options_of, resolve
 from sspo_teach.training.evaluation import evaluate
 from sspo_teach.training.folder import RunFolder, read_config
 from sspo_teach.training.probe import spread
@@ -569,7 +569,7 @@ def restored(path: Path, *, device: str = "") -> tuple[Task, CausalLM, Config, i
         if device and device != config.device:
             config = dataclasses.replace(config, device=device, autocast="auto")
         # no step is made, so what the optimizer needs may be missing
-        config = resolve(dataclasses.replace(config, optimizer=OPTIMIZERS[0]))
+        config = resolve(dataclasses.replace(config, optimizer="adamw"))
     except TypeError as error:
         raise ValueError(f"{path / 'config.json'} holds a value of the wrong kind: {error}") from error
     found = checkpoint.load(path / "checkpoints")
