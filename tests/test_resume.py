@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import os
@@ -343,3 +344,15 @@ def test_ctrl_c_saves_and_its_advice_works(tmp_path, capsys):
     assert "before" in capsys.readouterr().out
     Trainer(dataclasses.replace(read_config(folder), out=str(plain)), quiet=True).run()
     assert differences(folder, plain) == []
+
+
+def test_a_history_of_fewer_columns_goes_on(undisturbed, half):
+    """A run that began before there was a column keeps its rows; the cells of that column are empty."""
+    path = half / "history.csv"
+    old = [row[:-1] for row in csv.reader(path.open(newline=""))]
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows(old)
+    go_on(half).run()
+    now, whole = tiny.history(half), tiny.history(undisturbed)
+    assert len(now) == len(whole) == 6
+    assert [row["reward"] for row in now] == [row["reward"] for row in whole]

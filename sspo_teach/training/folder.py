@@ -89,7 +89,7 @@ class RunFolder:
     def trim(self, step: int) -> None:
         """Forget what was written after the checkpoint of ``step``; a half-written last line goes too."""
         for name, columns in (("history.csv", tuple(COLUMNS)), ("timing.csv", TIMES)):
-            rows = [row for row in read_rows(self.path / name) if _whole(row, columns) and int(row["step"]) <= step]
+            rows = [row for row in read_rows(self.path / name) if _whole(row) and int(row["step"]) <= step]
             self._rewrite(name, columns, rows)
         kept = [line for line in _json_lines(self.path / "samples.jsonl") if line["step"] <= step]
         write_text(self.path / "samples.jsonl", "".join(json.dumps(line) + "\n" for line in kept))
@@ -141,7 +141,7 @@ class RunFolder:
     def _rewrite(self, name: str, columns: tuple[str, ...], rows: Iterable[Mapping[str, Any]]) -> None:
         aside = self.path / f".{name}.writing"
         with aside.open("w", newline="") as file:
-            writer = csv.DictWriter(file, columns)
+            writer = csv.DictWriter(file, columns, restval="", extrasaction="ignore")
             writer.writeheader()
             writer.writerows(rows)
         aside.replace(self.path / name)
@@ -220,8 +220,9 @@ def _version(name: str) -> str:
         return "not installed"
 
 
-def _whole(row: Mapping[str, str | None], columns: tuple[str, ...]) -> bool:
-    return all(row.get(name) is not None for name in columns) and (row["step"] or "").isdigit()
+def _whole(row: Mapping[str, str | None]) -> bool:
+    """Whether a row has a cell for each column of its own table, which may be older than today's columns."""
+    return None not in row.values() and (row.get("step") or "").isdigit()
 
 
 def _json_lines(path: Path) -> list[dict[str, Any]]:
