@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from sspo_teach.plotting.style import COLOURS
@@ -215,7 +216,8 @@ def _fill(figure: Figure, own: Sequence[Row], chosen: Row, history: Sequence[Row
     x, y = rates.index(chosen["lr"]), updates.index(chosen["updates"])
     grid.lines[0].set_data(x + FRAME[0], y + FRAME[1])
     moved, ess = (float(np.mean([row[name] for row in history])) for name in ("moved", "ess"))
-    if layout := figure.get_layout_engine():
+    layout = figure.get_layout_engine()
+    if isinstance(layout, ConstrainedLayoutEngine):
         layout.set(rect=(0, 0, 1, 0.97))  # a line of air below the title
     figure.suptitle(
         f"{chosen['method']}, {chosen['updates']:g} updates per batch at lr {chosen['lr']:g}: "

@@ -70,7 +70,7 @@ def _begin(figure: Figure, names: Sequence[str]) -> None:
 
 
 def all_methods(rows: Rows, *, batch: int, title: str = "") -> Figure:
-    """Every method at one place; those that no other beats in both bias and noise are joined, and named where there is room.
+    """Every method at one place; those that no other beats in both bias and noise are joined, and named where it fits.
 
     Args:
         rows: of one drift and distance, with method, bias and noise.
@@ -89,9 +89,11 @@ def all_methods(rows: Rows, *, batch: int, title: str = "") -> Figure:
     axes.set(xscale="log", ylim=(-0.03, 1.03))
     for name in dict.fromkeys([*(name for name in FIRST if name in at), *front]):
         if name in CLOSE:  # they stand close together: names to the left, each with a line
+            colour = colours[name]["color"]
+            line = {"arrowstyle": "-", "color": colour, "lw": 0.8}
             axes.annotate(
                 name, at[name], (-52, CLOSE[name]), textcoords="offset points", fontsize=9, ha="right", va="center",
-                color=colours[name]["color"], arrowprops={"arrowstyle": "-", "color": colours[name]["color"], "lw": 0.8},
+                color=colour, arrowprops=line,
             )  # fmt: skip
         elif name in colours or _has_room(name, at):
             colour = colours[name]["color"] if name in colours else "0.3"
