@@ -15,8 +15,8 @@ import json
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from logging import ERROR, getLogger
 from pathlib import Path
@@ -74,6 +74,8 @@ class EvaluateConfig:
     """Of the sampled answers."""
     batch: int = 256
     """Responses that grow at a time: less memory with fewer."""
+    device: str = ""
+    """Where to judge it, such as cpu for a run that was trained on cuda; nothing takes the run's own device."""
 
 
 @dataclass(frozen=True)
@@ -294,7 +296,7 @@ def evaluate(words: list[str]) -> int:
     for name in ("k", "batch"):
         if getattr(asked, name) < 1:
             raise ValueError(f"{name}={getattr(asked, name)}: must be at least 1")
-    task, policy, config, step = restored(Path(asked.run))
+    task, policy, config, step = restored(Path(asked.run), device=asked.device)
     sampling = Sampling(temperature=config.temperature)
     problems, length = problems or config.eval_problems, config.eval_new_tokens
     if asked.k > 1:
@@ -368,14 +370,25 @@ def exact(words: list[str]) -> int:
     for name, least in (("batch", 1), ("group", 0), ("seed", 0)):
         if getattr(asked, name) < least:
             raise ValueError(f"{name}={getattr(asked, name)}: must be at least {least}")
+    if asked.group == 1:
+        raise ValueError("group=1: a group has 2 responses or more; 0 takes advantages of the whole population")
     if not names or not drifts or not distances:
         raise ValueError("methods, drift and distances: name at least one of each")
     here = problem(
         letters=asked.letters, length=asked.length, prompts=asked.prompts, levels=asked.levels, seed=asked.seed
     )
-    tables = sweep.sweep(
-        here, names, drifts=drifts, distances=distances, group=asked.group, batch=asked.batch, seed=asked.seed
+    known = sweep.known(names, drifts)
+    places, size = len(known) * len(drifts) * len(distances), here.tree.size
+    print(
+        f"{_several(len(known), 'method')}, {_several(len(drifts), 'drift')}, {_several(len(distances), 'distance')}, "
+        f"{size} responses: about {_long(places * sweep.SECONDS * size / 242)} of one core",
+        flush=True,
     )
+    with _bar(places, "exact", "place") as done:
+        tables = sweep.sweep(
+            here, names, drifts=drifts, distances=distances, group=asked.group, batch=asked.batch, seed=asked.seed,
+            done=done,
+        )  # fmt: skip
     skipped = dict.fromkeys(f"{name}: {why}" for name, _, _, why in tables.skipped)
     if not tables.summary:
         raise ValueError(f"nothing was left to compare; {next(iter(skipped))}")
@@ -428,7 +441,13 @@ def claim(words: list[str]) -> int:
             f"problems={asked.problems}: take at least {claim.LEAST}, fewer say nothing about the next one"
         )
     torch.set_num_threads(1)  # many small sums: a second thread waits more than it works
-    tables = claim.tables(asked.problems)
+    print(
+        f"{asked.problems} problems, {_several(len(claim.METHODS), 'method')}, {len(claim.DRIFTS) + 1} drifts, "
+        f"{_several(len(claim.DISTANCES), 'distance')}: about {_long(asked.problems * claim.SECONDS)} of one core",
+        flush=True,
+    )
+    with _bar(claim.work(asked.problems), "claim", "row") as done:
+        tables = claim.tables(asked.problems, done=done)
     answers = claim.answer(tables)
     folder = Path(asked.out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -475,6 +494,33 @@ def _exact_figures(folder: Path, here: Any, summary: Sequence[Mapping[str, Any]]
             }
             figures[f"curves-{drift}"] = plotting.coefficient_curves(z.numpy(), lines, ratios.numpy(), often.numpy())
     return [plotting.save(figure, folder / f"{name}.png").name for name, figure in figures.items()]
+
+
+def _several(count: int, what: str) -> str:
+    return f"{count} {what}" + "s" * (count != 1)
+
+
+def _long(seconds: float) -> str:
+    return f"{max(1, round(seconds))} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+@contextmanager
+def _bar(total: int, what: str, unit: str) -> Iterator[Callable[[int], object]]:
+    """A progress bar on stderr; where that is no terminal, a line at each tenth."""
+    if sys.stderr.isatty():
+        from tqdm.auto import tqdm
+
+        with tqdm(total=total, desc=what, unit=unit, leave=False, smoothing=0) as bar:
+            yield bar.update
+        return
+    counted = [0]
+
+    def done(more: int) -> None:
+        before, counted[0] = counted[0], counted[0] + more
+        if 10 * before // total < 10 * counted[0] // total:
+            print(f"{what}: {100 * counted[0] // total} %", file=sys.stderr, flush=True)
+
+    yield done
 
 
 def _commas(text: str) -> list[str]:

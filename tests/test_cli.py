@@ -381,6 +381,19 @@ def test_evaluate_agrees_with_the_run(run, capsys, step, tmp_path):
             assert repr(sample["text"]) in out
 
 
+def test_a_run_made_on_a_gpu_is_judged_on_a_laptop(run, capsys, tmp_path):
+    assert status(["evaluate", str(run), "--seed", "5"]) == 0
+    here = capsys.readouterr().out
+    shutil.copytree(run, tmp_path / "away")
+    file = tmp_path / "away" / "config.json"
+    there = {"device": "cuda:77", "autocast": "fp16", "optimizer": "adamw_8bit"}
+    file.write_text(json.dumps({**json.loads(file.read_text()), **there}))
+    assert status(["evaluate", str(file.parent), "--seed", "5"]) == 1
+    assert "--device cpu always works" in capsys.readouterr().err
+    assert status(["evaluate", str(file.parent), "--seed", "5", "--device", "cpu"]) == 0
+    assert capsys.readouterr().out == here
+
+
 def test_evaluate_with_several_answers_to_all_problems(run, capsys):
     assert status(["evaluate", str(run), "--k", "4", "--problems", "all", "--batch", "6"]) == 0
     out = capsys.readouterr().out
@@ -419,7 +432,9 @@ def test_compare_writes_its_table_and_figure(tmp_path, capsys):
 def test_exact_writes_tidy_tables_and_figures(tmp_path, capsys):
     words = "exact --methods sequence_is,sspo,dapo --drift random,outlier --distances 0,0.1,9 --letters 2 --length 3"
     assert status([*words.split(), "--group", "2", "--out", "lab"]) == 0
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert re.match(r"3 methods, 2 drifts, 3 distances, \d+ responses: about \d+ s of one core\n", out)
+    assert err.splitlines()[-1] == "exact: 100 %"
     for drift in ("random", "outlier"):
         assert f"left out: all methods: distance=9 is out of reach of the drift '{drift}'" in out
     assert "a table of softmaxes is no language model" in out

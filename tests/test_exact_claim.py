@@ -105,7 +105,12 @@ def test_the_command_answers(tmp_path, capsys, monkeypatch):
     threads = torch.get_num_threads()
     assert cli.main(["claim", "--problems", "6", "--out", str(tmp_path)]) == 0
     torch.set_num_threads(threads)
-    said = capsys.readouterr().out
+    said, told = capsys.readouterr()
+    assert said.startswith("6 problems, 2 methods, 4 drifts, 1 distance: about 33 s of one core\n")
+    shares = [int(line.split()[1]) for line in told.splitlines() if line.startswith("claim:")]
+    assert len(shares) > 5
+    assert shares == sorted(shares)
+    assert shares[-1] == 100
     assert "SSPO's squared error over each rival's" in said
     assert "a table of softmaxes is no language model" in said
     for name in ("by-method.csv", "answer-method.csv", "answer-part.csv", "trade-off.png", "error-ratio.png"):

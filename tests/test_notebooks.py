@@ -193,6 +193,13 @@ def test_every_lesson_with_exercises_is_here():
     assert {name.partition(".")[0] for name in exercises()} <= {path.name[:2] for path in LESSONS}
 
 
+def test_the_readme_and_the_lessons_name_the_same_minutes():
+    rows = re.findall(r"^\| \[.+?\]\((\d\d)_.+?\) \|.+\| (\d+) \|$", (FOLDER / "README.md").read_text(), flags=re.M)
+    first = {path.name[:2]: nbformat.read(path, as_version=nbformat.NO_CONVERT).cells[0].source for path in LESSONS}
+    own = {lesson: re.search(r"\*\*Minutes:?\*\*:? (\d+)", source) for lesson, source in first.items()}
+    assert dict(rows) == {lesson: found and found[1] for lesson, found in own.items()}
+
+
 # ---- each rule, seen to fail -----------------------------------------------------------------------------------------
 
 

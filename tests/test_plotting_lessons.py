@@ -7,8 +7,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from sspo_teach.exact.coverage import drifting
-from sspo_teach.plotting import bands, contrast
-from sspo_teach.plotting.dashboard import LINES, VITALS, dashboard, staleness
+from sspo_teach.plotting import bands, contrast, laboratory
+from sspo_teach.plotting.dashboard import LINES, VITALS, dashboard, side_by_side, staleness
 from sspo_teach.widgets.bands import draw_conformal
 from sspo_teach.widgets.contrast import draw_pulls
 
@@ -27,6 +27,23 @@ def test_the_dashboard_draws_the_history_and_warns_in_the_title():
         assert ill == (vital.columns == ("ess",)), vital.title
         if vital.columns != ("ess",):
             assert [list(line.get_ydata()) for line in axes.lines] == [[WELL[c]] * 6 for c in vital.columns]
+
+
+def test_no_label_breaks_a_formula():
+    labels = [axes.get_ylabel() for axes in side_by_side({"A": HISTORY}).axes]
+    assert "|ρ − 1| > 0.1" in "\n".join(labels).replace("\N{NO-BREAK SPACE}", " ")
+
+
+@pytest.mark.parametrize("height", [0.3, 0.87, 0.99])
+def test_each_bar_of_the_laboratory_has_a_number_that_can_be_read(height):
+    figure = Figure(figsize=(9, 4), layout="constrained")
+    rows = [{"method": "sspo", "distance": 0.0, "noise": 1.0, "bias": 0.5}]
+    laboratory.laboratory(figure, rows, {"sspo": height}, distance=0.0, batch=16)
+    figure.draw_without_rendering()
+    (number,), (bar,) = figure.axes[1].texts, figure.axes[1].patches
+    box, edge, frame = number.get_window_extent(), bar.get_window_extent().x1, figure.axes[1].get_window_extent().x1
+    assert (box.x1 < edge and number.get_color() == "white") or (edge < box.x0 and number.get_color() == "black")
+    assert box.x1 < frame
 
 
 def test_a_vital_sign_looks_at_the_last_third():

@@ -38,10 +38,15 @@ KNOBS: Mapping[str, tuple[dict[str, float], ...]] = {
     "sspo": tuple({"tau_pos": t, "tau_neg": t} for t in (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)),
 }
 """The number that moves each method between little bias and little noise."""
+DRIFTS = ("random", "gradient", "precision")
+OWN_DISTANCES = (0.03, 0.3)
 LENGTHS = (1, 2, 3, 4, 6, 8)
 SOLVED = (0.02, 0.05, 0.1, 0.3, 0.6)
 LEAST = 6
 """Fewer problems say nothing about the next one."""
+SECONDS = 5.5
+"""Of one core per problem: 222 s were measured for 40."""
+Done = Callable[[int], object]
 PLACES = ("drift", "distance", "setting")
 PARTS = (
     ("sspo_arctan geometric gate first", "gmpo_clip geometric gate first", "gate, geometric mean"),
@@ -57,6 +62,10 @@ PARTS = (
     ("sspo_arctan geometric gate first", "sspo_arctan product gate first", "unit of the whole response"),
 )
 """(ours, rival, what differs): pairs of cells of the grid that differ in one axis."""
+
+
+def _quiet(rows: int) -> None:
+    """Nobody waits."""
 
 
 def place(here: Problem, row: Method, drift: str, distance: float, setting: str, *, seed: int = 0) -> dict[str, float]:
@@ -77,21 +86,21 @@ def place(here: Problem, row: Method, drift: str, distance: float, setting: str,
 
 
 def by_method(
-    problems: int, drifts: Sequence[str] = ("random", "gradient", "precision"), distances: Sequence[float] = DISTANCES
+    problems: int, drifts: Sequence[str] = DRIFTS, distances: Sequence[float] = DISTANCES, *, done: Done = _quiet
 ) -> list[dict[str, Any]]:
     """The five methods at matched drift; one that cannot get so far by itself (drift ``own``) has no row."""
     where = ({"drift": d, "distance": x, "setting": s} for d in drifts for x in distances for s in SETTINGS)
-    return list(_rows(problems, where, {name: row_of(name) for name in METHODS}))
+    return list(_rows(problems, where, {name: row_of(name) for name in METHODS}, done=done))
 
 
-def by_tau(problems: int) -> list[dict[str, Any]]:
+def by_tau(problems: int, *, done: Done = _quiet) -> list[dict[str, Any]]:
     """SSPO's temperature: (τ⁺, τ⁻) from 0.5 to 20, under the random drift."""
     rows = {f"{pos:g}/{neg:g}": row_of("sspo").with_numbers(tau_pos=pos, tau_neg=neg) for pos, neg in TAUS}
     where = ({"drift": "random", "distance": x, "setting": s} for x in DISTANCES for s in SETTINGS)
-    return list(_rows(problems, where, rows, label="tau"))
+    return list(_rows(problems, where, rows, label="tau", done=done))
 
 
-def by_knob(problems: int, distance: float = 0.3) -> list[dict[str, Any]]:
+def by_knob(problems: int, distance: float = 0.3, *, done: Done = _quiet) -> list[dict[str, Any]]:
     """Every method along its own number, all else equal: the trade-off itself, at one distance of the random drift."""
     rows = {
         f"{name} {next(iter(numbers.values())):g}": row_of(name).with_numbers(**numbers)
@@ -99,47 +108,67 @@ def by_knob(problems: int, distance: float = 0.3) -> list[dict[str, Any]]:
         for numbers in settings
     }
     where = [{"drift": "random", "distance": distance, "setting": "all else equal"}]
-    found = _rows(problems, where, rows, label="at")
+    found = _rows(problems, where, rows, label="at", done=done)
     return [{"method": row["at"].split()[0], "number": float(row.pop("at").split()[1]), **row} for row in found]
 
 
-def by_length(problems: int, distance: float = 0.3) -> list[dict[str, Any]]:
+def by_length(problems: int, distance: float = 0.3, *, done: Done = _quiet) -> list[dict[str, Any]]:
     """The five methods with responses of at most 1 … 8 tokens, two letters, at one distance per response."""
     rows = {name: row_of(name) for name in METHODS}
     where = [{"drift": "random", "distance": distance, "setting": s} for s in SETTINGS]
     return [
         {"length": length, **row}
         for length in LENGTHS
-        for row in _rows(problems, where, rows, letters=2, length=length)
+        for row in _rows(problems, where, rows, letters=2, length=length, done=done)
     ]
 
 
-def by_sparsity(problems: int, distance: float = 0.3) -> list[dict[str, Any]]:
+def by_sparsity(problems: int, distance: float = 0.3, *, done: Done = _quiet) -> list[dict[str, Any]]:
     """The five methods where 2 … 60 % of the finished responses earn the reward."""
     rows = {name: row_of(name) for name in METHODS}
     where = [{"drift": "random", "distance": distance, "setting": s} for s in SETTINGS]
-    return [{"solved": share, **row} for share in SOLVED for row in _rows(problems, where, rows, solved=share)]
+    return [
+        {"solved": share, **row} for share in SOLVED for row in _rows(problems, where, rows, solved=share, done=done)
+    ]
 
 
-def by_part(problems: int, distance: float = 0.3) -> list[dict[str, Any]]:
+def by_part(problems: int, distance: float = 0.3, *, done: Done = _quiet) -> list[dict[str, Any]]:
     """Gate × unit × order, all else equal: what the gate does and what the pooling does."""
     rows = {", ".join(key): cell for key, cell in decompose.grid().items()}
     where = [{"drift": "random", "distance": distance, "setting": "all else equal"}]
-    found = _rows(problems, where, rows, label="cell")
+    found = _rows(problems, where, rows, label="cell", done=done)
     return [{**dict(zip(("gate", "unit", "order"), row.pop("cell").split(", "), strict=True)), **row} for row in found]
 
 
-def tables(problems: int) -> dict[str, list[dict[str, Any]]]:
-    """Every table by name; ``method`` ends with each method's own drift, at two distances of fewer problems."""
-    own = by_method(-(-problems // 4), drifts=(OWN,), distances=(0.03, 0.3))
+def tables(problems: int, *, done: Done = _quiet) -> dict[str, list[dict[str, Any]]]:
+    """Every table by name; ``method`` ends with each method's own drift, at two distances of fewer problems.
+
+    Args:
+        problems: how many random problems.
+        done: is told, after each problem, how many of the ``work`` rows that was.
+    """
+    own = by_method(_quarter(problems), (OWN,), OWN_DISTANCES, done=done)
     return {
-        "method": by_method(problems) + own,
-        "knob": by_knob(problems),
-        "tau": by_tau(problems),
-        "length": by_length(problems),
-        "sparsity": by_sparsity(problems),
-        "part": by_part(problems),
+        "method": by_method(problems, distances=DISTANCES, done=done) + own,
+        "knob": by_knob(problems, done=done),
+        "tau": by_tau(problems, done=done),
+        "length": by_length(problems, done=done),
+        "sparsity": by_sparsity(problems, done=done),
+        "part": by_part(problems, done=done),
     }
+
+
+def work(problems: int) -> int:
+    """Rows that ``tables`` computes, those out of reach included."""
+    five = len(METHODS) * len(SETTINGS)
+    knobs, taus = sum(map(len, KNOBS.values())), len(TAUS) * len(DISTANCES) * len(SETTINGS)
+    places = len(DRIFTS) * len(DISTANCES) + len(LENGTHS) + len(SOLVED)
+    each = five * places + knobs + taus + len(decompose.grid())
+    return problems * each + _quarter(problems) * five * len(OWN_DISTANCES)
+
+
+def _quarter(problems: int) -> int:
+    return -(-problems // 4)
 
 
 # --- what the tables say ---
@@ -281,16 +310,22 @@ def _label(row: Mapping[str, Any]) -> str:
 
 
 def _rows(
-    problems: int, where: Any, rows: Mapping[str, Method], *, label: str = "method", **shape: Any
+    problems: int, where: Any, rows: Mapping[str, Method], *, label: str = "method", done: Done, **shape: Any
 ) -> Iterator[dict[str, Any]]:
     where = list(where)
     for seed in range(problems):
-        here = problem(seed=seed, **shape)
-        if not here.truth.norm() > 1e-9:  # no response earns anything, or all do
-            continue
-        for at in where:
-            for name, row in rows.items():
-                try:
-                    yield {"problem": seed, **at, label: name, **place(here, row, seed=seed, **at)}
-                except ValueError:  # out of reach
-                    continue
+        yield from _rows_of(seed, problem(seed=seed, **shape), where, rows, label)
+        done(len(where) * len(rows))
+
+
+def _rows_of(
+    seed: int, here: Problem, where: Sequence[Mapping[str, Any]], rows: Mapping[str, Method], label: str
+) -> Iterator[dict[str, Any]]:
+    if not here.truth.norm() > 1e-9:  # no response earns anything, or all do
+        return
+    for at in where:
+        for name, row in rows.items():
+            try:
+                yield {"problem": seed, **at, label: name, **place(here, row, seed=seed, **at)}
+            except ValueError:  # out of reach
+                continue

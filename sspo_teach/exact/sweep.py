@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,8 @@ OWN = "own"
 WAYS = (*DRIFTS, OWN)
 DISTANCES = (0.0, 0.01, 0.03, 0.1, 0.3, 1.0)
 BATCHES = (16, 256, 4096)
+SECONDS = 0.15
+"""Of one core for a method at one place, 242 responses in groups of four; measured over the command's ten methods."""
 SPECTRUM = 2_000
 """Most responses for which eigenvalues are taken."""
 
@@ -53,6 +55,14 @@ def apart(
     return drifted(here, drift, distance, seed=seed)
 
 
+def known(names: Sequence[str], drifts: Sequence[str]) -> dict[str, Method]:
+    """The methods by name; an unknown method or drift raises."""
+    rows = {name: row_of(name) for name in names}
+    if strange := [drift for drift in drifts if drift not in WAYS]:
+        raise ValueError(unknown("drift", strange[0], WAYS))
+    return rows
+
+
 def sweep(
     here: Problem,
     names: Sequence[str],
@@ -62,14 +72,14 @@ def sweep(
     group: int = 4,
     batch: int = 64,
     seed: int = 0,
+    done: Callable[[int], object] | None = None,
 ) -> Tables:
     """Every method at every distance of every drift; ``group=0`` takes population advantages.
 
-    What cannot be enumerated, or reached, is left out by name with its reason; an unknown name raises.
+    What cannot be enumerated, or reached, is left out by name with its reason; an unknown name raises. ``done`` is told
+    how many of the methods × drifts × distances are behind, as they go by.
     """
-    rows = {name: row_of(name) for name in names}
-    if strange := [drift for drift in drifts if drift not in WAYS]:
-        raise ValueError(unknown("drift", strange[0], WAYS))
+    rows = known(names, drifts)
     tables = Tables([], [], [], [])
     for drift in drifts:
         for distance in distances:
@@ -77,6 +87,8 @@ def sweep(
                 shared = None if drift == OWN else apart(here, drift, distance, seed=seed)
             except ValueError as error:
                 tables.skipped.append(("all methods", drift, distance, str(error)))
+                if done:
+                    done(len(rows))
                 continue
             for name, row in rows.items():
                 place = {"method": name, "drift": drift, "distance": distance}
@@ -85,6 +97,8 @@ def sweep(
                     _take(tables, far, row, place, group, batch)
                 except ValueError as error:
                     tables.skipped.append((name, drift, distance, str(error)))
+                if done:
+                    done(1)
     return tables
 
 

@@ -26,11 +26,11 @@ CASES = {
     "F": "too stale",
 }
 LOOK = {
-    "A": "compare 'moved' with the gradient norm",
+    "A": "compare 'moved' with the gradient norm; and in the table of numbers its ratios are near 1, not exactly 1",
     "B": "look at the groups that teach nothing",
     "C": "look for a panel outside its range",
     "D": "look at 'solved' while the gradient norm is fine",
-    "E": "look at the ratios: not near 1 but exactly 1",
+    "E": "look at its ratios in the table of numbers: not near 1 but exactly 1, while the share solved rises",
     "F": "look at the effective sample size and at the 1 % and 99 % ratios",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from textwrap import fill
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from sspo_teach.plotting.style import COLOURS
@@ -91,7 +93,8 @@ def side_by_side(histories: Mapping[str, Sequence[Row]], *, title: str = "") -> 
                 axes.set_title(f"run {name}", fontsize=11, fontweight="bold")
             if vital is vitals[-1]:
                 axes.set_xlabel("iteration", fontsize=9)
-        row[0].set_ylabel(fill(vital.title, 14), fontsize=9, rotation=0, ha="right", va="center")
+        whole = re.sub(r"\|.*", lambda formula: formula[0].replace(" ", "\N{NO-BREAK SPACE}"), vital.title)
+        row[0].set_ylabel(fill(whole, 14), fontsize=9, rotation=0, ha="right", va="center")
     if title:
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
     return figure
@@ -213,6 +216,9 @@ def _fill(figure: Figure, own: Sequence[Row], chosen: Row, history: Sequence[Row
     x, y = rates.index(chosen["lr"]), updates.index(chosen["updates"])
     grid.lines[0].set_data(x + FRAME[0], y + FRAME[1])
     moved, ess = (float(np.mean([row[name] for row in history])) for name in ("moved", "ess"))
+    layout = figure.get_layout_engine()
+    if isinstance(layout, ConstrainedLayoutEngine):
+        layout.set(rect=(0, 0, 1, 0.97))  # a line of air below the title
     figure.suptitle(
         f"{chosen['method']}, {chosen['updates']:g} updates per batch at lr {chosen['lr']:g}: "
         f"{100 * chosen['greedy_before']:.0f} % → {100 * chosen['greedy_after']:.0f} % solved;\n"

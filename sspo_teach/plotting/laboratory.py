@@ -36,7 +36,11 @@ def laboratory(figure: Figure, rows: Rows, errors: Mapping[str, float], *, dista
     for bar, name in zip(right.patches, names, strict=True):
         bar.set_width(errors[name])  # type: ignore[attr-defined]
     for text, name in zip(right.texts, names, strict=True):
-        text.set(x=min(errors[name], 0.86) + 0.02, text=f"{errors[name]:.2f}")
+        inside = errors[name] > 0.86
+        text.set(
+            x=min(errors[name], 1.0) + (-0.02 if inside else 0.02), ha="right" if inside else "left",
+            color="white" if inside else "black", text=f"{errors[name]:.2f}",
+        )  # fmt: skip
     least = min(errors.values())
     best = [name for name in names if errors[name] <= 1.01 * least]
     who = f"{best[0]} has" if len(best) == 1 else f"{len(best)} methods share"
@@ -66,7 +70,7 @@ def _begin(figure: Figure, names: Sequence[str]) -> None:
 
 
 def all_methods(rows: Rows, *, batch: int, title: str = "") -> Figure:
-    """Every method at one place; those that no other beats in both bias and noise are joined and named.
+    """Every method at one place; those that no other beats in both bias and noise are joined, and named where it fits.
 
     Args:
         rows: of one drift and distance, with method, bias and noise.
@@ -83,16 +87,17 @@ def all_methods(rows: Rows, *, batch: int, title: str = "") -> Figure:
         axes.plot([x], [y], "o", color=colour, ms=8 if name in colours else 5, zorder=3 if name in colours else 2)
     axes.plot(*zip(*(at[name] for name in front), strict=True), color="0.4", lw=1, ls="--", zorder=1)
     axes.set(xscale="log", ylim=(-0.03, 1.03))
-    named: list[tuple[float, float]] = []
     for name in dict.fromkeys([*(name for name in FIRST if name in at), *front]):
-        colour = colours[name]["color"] if name in colours else "0.3"
-        x, y = np.log10(at[name][0]), at[name][1]
-        if name in colours or all(abs(x - other[0]) > 0.15 or abs(y - other[1]) > 0.045 for other in named):
-            left = name in ("gspo", "gmpo", "grpo")  # they stand close together
-            shift = {"gspo": 7, "gmpo": -3, "grpo": -13}.get(name, 3)
-            place, side = (-8 if left else 8, shift), "right" if left else "left"
-            axes.annotate(name, at[name], place, textcoords="offset points", fontsize=9, color=colour, ha=side)
-            named.append((x, y))
+        if name in CLOSE:  # they stand close together: names to the left, each with a line
+            colour = colours[name]["color"]
+            line = {"arrowstyle": "-", "color": colour, "lw": 0.8}
+            axes.annotate(
+                name, at[name], (-52, CLOSE[name]), textcoords="offset points", fontsize=9, ha="right", va="center",
+                color=colour, arrowprops=line,
+            )  # fmt: skip
+        elif name in colours or _has_room(name, at):
+            colour = colours[name]["color"] if name in colours else "0.3"
+            axes.annotate(name, at[name], (8, 3), textcoords="offset points", fontsize=9, color=colour)
     axes.set_xlabel(f"noise of {batch} groups, relative to |∇J|")
     axes.set_ylabel("bias of the direction, relative to |∇J|")
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
@@ -100,6 +105,17 @@ def all_methods(rows: Rows, *, batch: int, title: str = "") -> Figure:
     axes.set_title(title, loc="left", fontsize=11, fontweight="bold")
     axes.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+CLOSE = {"gspo": 6, "gmpo": -14, "grpo": -40}
+"""How far above (below where negative) a dot its name stands, in points."""
+
+
+def _has_room(name: str, at: Mapping[str, tuple[float, float]]) -> bool:
+    """Whether no point lies where the name would stand, to the right of its own."""
+    x, y = np.log10(at[name][0]), at[name][1]
+    others = [(np.log10(noise) - x, bias - y) for other, (noise, bias) in at.items() if other != name]
+    return not any(-0.01 < right < 0.03 + 0.01 * len(name) and -0.03 < up < 0.06 for right, up in others)
 
 
 def unbeaten(at: Mapping[str, tuple[float, float]]) -> list[str]:

@@ -559,10 +559,17 @@ def learning_rate(config: Config, step: int, tokens: int = 0) -> float:
     return config.lr * min(rise, 1.0 if config.lr_decay == "constant" else left)
 
 
-def restored(path: Path) -> tuple[Task, CausalLM, Config, int]:
-    """The task, the policy at its last checkpoint, the config and the iteration of the run in ``path``."""
+def restored(path: Path, *, device: str = "") -> tuple[Task, CausalLM, Config, int]:
+    """The task, the policy at its last checkpoint, the config and the iteration of the run in ``path``.
+
+    On another ``device`` than the run's own the precision of matrix products is chosen anew.
+    """
     try:
-        config = resolve(read_config(path))
+        config = read_config(path)
+        if device and device != config.device:
+            config = dataclasses.replace(config, device=device, autocast="auto")
+        # no step is made, so what the optimizer needs may be missing
+        config = resolve(dataclasses.replace(config, optimizer="adamw"))
     except TypeError as error:
         raise ValueError(f"{path / 'config.json'} holds a value of the wrong kind: {error}") from error
     found = checkpoint.load(path / "checkpoints")
