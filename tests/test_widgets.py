@@ -71,6 +71,16 @@ def test_controls_and_picture_are_shown(one):
     assert (message, image) == (one.message, one.image)
 
 
+def test_a_list_says_all_that_is_chosen_beside_the_other_controls():
+    made = gate_explorer(methods=["grpo", "sapo"])
+    cell = made.children[0].children[0]
+    assert cell.children[0] is made.controls["methods"]
+    assert "<b>grpo, sapo</b>" in cell.children[1].value
+    made.controls["methods"].value = ("sspo", "vespo")
+    assert "<b>sspo, vespo</b>" in cell.children[1].value
+    assert "ctrl-click" in cell.children[1].value
+
+
 def test_refused_values_are_said_and_leave_the_picture(one):
     before = one.png
     one.controls["height"].value = -0.5

@@ -137,6 +137,8 @@ def _panels(figure: Figure) -> None:
 
 def gate_designer(formula: str = START, tau: float = 1.0) -> Panel:
     """Type f as a formula in x and tau, press Enter, and read which laws of a gate it keeps."""
-    text = ipywidgets.Text(formula, description="f(x) =", continuous_update=False, layout={"width": "32em"})
+    text = ipywidgets.Text(
+        formula, description="f(x) =", continuous_update=False, layout={"width": "auto", "grid_column": "span 2"}
+    )
     slider = ipywidgets.FloatSlider(tau, min=0.1, max=12, step=0.1, description="tau")
     return panel(draw, {"formula": text, "tau": slider}, size=SIZE)
