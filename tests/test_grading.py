@@ -43,6 +43,12 @@ def test_typical_wrong_answers_are_refused_each_with_a_word_of_its_own(name: str
     assert len({verdict.message for verdict in verdicts}) > 1, "wrong in two ways, told the same"
 
 
+@pytest.mark.parametrize("name", ["02.silent", "02.shares", "02.rounds", "04.outlier", "04.geometric", "04.prefix"])
+def test_every_typical_mistake_has_a_message_of_its_own(name: str):
+    messages = [check(name, answer).message for answer in answers(name)[1]]
+    assert len(set(messages)) == len(messages), messages
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_rubbish_is_refused_without_a_traceback(name: str):
     for rubbish in ("words", object(), float("nan"), [], lambda *_: None):
@@ -95,3 +101,9 @@ def test_what_cannot_be_judged_is_told_in_words(name, answer, said):
 def test_a_long_answer_is_quoted_in_short(answer):
     for name in ("02.rounds", "02.shares"):
         assert len(check(name, answer).message) < 300
+
+
+def test_the_weight_of_a_silent_token_is_zero_without_a_sign_and_with_a_reason():
+    message = check("02.weight", lambda ratio, A, low, high: ratio.clamp(1 - low, 1 + high)).message
+    assert "the weight is 0, not 0.8" in message or "the weight is 0, not 1.28" in message
+    assert "left the band the way A wants" in message

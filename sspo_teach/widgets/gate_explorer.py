@@ -14,7 +14,7 @@ from sspo_teach.plotting.gates import LOG_RATIO, gate_curves
 from sspo_teach.widgets.panel import Panel, panel
 
 START = ("grpo", "sapo", "sspo")
-SIZE = (10.5, 6.4)
+SIZE = (10, 6.2)
 
 
 def draw(
@@ -63,7 +63,7 @@ def gate_explorer(ratios: np.ndarray | None = None, methods: Sequence[str] = STA
 
     controls = {
         "methods": ipywidgets.SelectMultiple(value=tuple(methods), options=SINGLE, rows=4, description="methods"),
-        "sign": ipywidgets.ToggleButtons(options=("A > 0", "A < 0"), description="advantage"),
+        "sign": ipywidgets.ToggleButtons(options=("A > 0", "A < 0")),
         "tau_pos": slider(1.0, 0.1, 12, 0.05, "τ, A > 0"),
         "tau_neg": slider(1.05, 0.1, 12, 0.05, "τ, A < 0"),
         "eps": slider(0.2, 0.01, 0.9, 0.01, "ε"),

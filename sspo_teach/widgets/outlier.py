@@ -17,6 +17,6 @@ def outlier_dragger() -> Panel:
         "log_ratio": FloatSlider(1.0, min=-2.5, max=2.5, step=0.05, description="log ρ"),
         "place": IntSlider(4, min=1, max=24, description="place"),
         "length": IntSlider(8, min=2, max=24, description="length"),
-        "sign": ToggleButtons(options=[("A > 0", 1.0), ("A < 0", -1.0)], description="advantage"),
+        "sign": ToggleButtons(options=[("A > 0", 1.0), ("A < 0", -1.0)]),
     }
     return panel(sequences.outlier, controls, size=(9.6, 4))

@@ -100,7 +100,7 @@ def _cell(control: ipywidgets.Widget) -> ipywidgets.Widget:
 
     control.observe(say, names="value")
     say()
-    return ipywidgets.VBox([control, said], layout=ipywidgets.Layout(grid_row="span 4"))
+    return ipywidgets.VBox([control, said], layout=ipywidgets.Layout(grid_area="span 4 / auto"))
 
 
 def panel(draw: Draw, controls: Mapping[str, ipywidgets.Widget], *, size: tuple[float, float] = (8, 4)) -> Panel:
