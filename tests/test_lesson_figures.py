@@ -91,8 +91,8 @@ def test_an_outlier_weighs_what_the_objective_says():
 def test_paths_on_each_other_are_both_seen():
     axes = clipping.inner_updates(paths={"reinforce": [1, 2], "cispo": [1, 2]}).axes[0]
     below, above = line(axes, "reinforce"), line(axes, "cispo")
-    assert below.get_linewidth() > above.get_linewidth() + 1
-    assert (below.get_linestyle(), above.get_linestyle()) == ("-", "--")
+    assert below.get_linewidth() > above.get_linewidth() + 0.8
+    assert above.get_linestyle() == "--"
 
 
 def test_a_product_is_taken_relative_to_its_own_on_policy_weight():

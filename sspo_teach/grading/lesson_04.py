@@ -38,7 +38,7 @@ def _geometric(answer: Callable[..., Any]) -> str | None:
             return "that is the arithmetic mean of the ratios"
         return f"the first response has the geometric mean {right[0].item():.4f}, not {found[0].item():.4f}"
     if not torch.allclose(_column(answer(log_r.where(mask, math.nan), mask), 4), right):
-        return "NaN in the padding spoils it: NaN · 0 is NaN. Choose by torch.where(mask, log_r, 0) instead of log_r * mask"
+        return "NaN in the padding spoils it: NaN · 0 is NaN. Take torch.where(mask, log_r, 0), not log_r * mask"
     far, all_of_it = torch.full((1, 900), -1.0), torch.ones(1, 900, dtype=torch.bool)
     if not torch.allclose(_column(answer(far, all_of_it), 1), torch.tensor([[math.exp(-1)]], dtype=torch.float64)):
         return "a response of 900 tokens at ρ = 1/e gives 0: the product underflows before the root; stay in log space"
@@ -156,7 +156,7 @@ EXERCISES = {
         ),
     ),
     "outlier": Exercise(
-        "one number: what S tends to for L = 4, τ = 2, when one token's ρ goes to infinity, another's to 0, two stay at 1",
+        "one number: what S tends to for L = 4, τ = 2, when one ρ goes to infinity, another to 0, and two stay at 1",
         _outlier,
         "exp((π/2 − arctan 2)/8) ≈ 1.060: two tokens as far off as can be move their response by 6 %.",
         ("How large can arctan(τ(ρ − 1)) be, and how small at ρ = 0?", "exp((π/2 − arctan τ)/(τL))."),

@@ -48,7 +48,7 @@ def curve(axes: Axes, key: str, x: Any, y: Any, **look: Any) -> None:
 def over(look: Mapping[str, Any], i: int, count: int) -> dict[str, Any]:
     """The look of curve ``i`` of ``count`` where some lie on each other: broad below, narrow and dashed above."""
     dashed = {"ls": (0, (3 + i % 2, 1 + i))} if i and look["ls"] == "-" else {}
-    return {**look, "lw": 1.5 + 1.3 * (count - 1 - i), **dashed}
+    return {**look, "lw": 1.4 + 0.9 * (count - 1 - i), **dashed}
 
 
 def keep(axes: Axes, keys: Collection[str]) -> None:
