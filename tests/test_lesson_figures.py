@@ -80,8 +80,19 @@ def test_an_outlier_weighs_what_the_objective_says():
         wanted = 8 * credit(METHODS[name].objective, z, torch.zeros_like(z), one, torch.ones_like(z))[0]
         assert line(left, name).get_ydata() == pytest.approx(wanted.numpy(), abs=1e-9)
         assert line(right, f"{name} here").get_ydata()[0] == pytest.approx(wanted[0].item(), abs=1e-9)
-    assert at(left, "gspo", 1) == 0
-    assert at(left, "grpo", 1) > 1 > at(left, "grpo", 4) == 0
+    grpo, gspo = (line(left, name) for name in ("grpo", "gspo"))
+    assert gspo.get_ydata()[0] == 0
+    assert grpo.get_ydata()[0] > 1 > grpo.get_ydata()[3] == 0
+    assert grpo.get_linestyle() == "None"  # tokens are apart: nothing joins them
+    assert np.round(grpo.get_xdata()).tolist() == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert not set(grpo.get_xdata()) & set(gspo.get_xdata()), "one dot would hide the other"
+
+
+def test_paths_on_each_other_are_both_seen():
+    axes = clipping.inner_updates(paths={"reinforce": [1, 2], "cispo": [1, 2]}).axes[0]
+    below, above = line(axes, "reinforce"), line(axes, "cispo")
+    assert below.get_linewidth() > above.get_linewidth() + 0.8
+    assert above.get_linestyle() == "--"
 
 
 def test_a_product_is_taken_relative_to_its_own_on_policy_weight():

@@ -50,6 +50,8 @@ def test_numbers_are_those_that_a_method_has():
     assert numbers_of("scopic", **values) == {"tau": 2.0}
     assert numbers_of("grpo", **values) == {"eps_low": 0.1, "eps_high": 0.1}
     assert numbers_of("reinforce", **values) == {}
+    assert numbers_of("gmpo", **values) == {}  # its band is one in log ρ
+    assert numbers_of("gspo", **values) == {}  # and its is one on the geometric mean
 
 
 @pytest.mark.parametrize("name", ["bandpo_kl", "conspo", "ppo_gae"])

@@ -13,7 +13,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from sspo_teach import widgets
-from sspo_teach.widgets.gate_designer import gate_designer, gate_of
+from sspo_teach.checks import GATE_LAWS, check_gate
+from sspo_teach.widgets.gate_designer import LAWS, gate_designer, gate_of
 from sspo_teach.widgets.gate_explorer import gate_explorer
 from sspo_teach.widgets.panel import Panel, panel, still
 
@@ -69,6 +70,16 @@ def test_controls_and_picture_are_shown(one):
     row, message, image = one.children
     assert [*row.children] == [*one.controls.values()]
     assert (message, image) == (one.message, one.image)
+
+
+def test_a_list_says_all_that_is_chosen_beside_the_other_controls():
+    made = gate_explorer(methods=["grpo", "sapo"])
+    cell = made.children[0].children[0]
+    assert cell.children[0] is made.controls["methods"]
+    assert "<b>grpo, sapo</b>" in cell.children[1].value
+    made.controls["methods"].value = ("sspo", "vespo")
+    assert "<b>sspo, vespo</b>" in cell.children[1].value
+    assert "ctrl-click" in cell.children[1].value
 
 
 def test_refused_values_are_said_and_leave_the_picture(one):
@@ -169,7 +180,16 @@ def test_the_designer_judges_what_is_typed():
     assert made.figure.axes[3].texts[0].get_text() == "all 7 laws hold"
     made.controls["formula"].value = "x**2"
     assert made.figure.axes[3].texts[0].get_text() == "1 of 7 laws broken"
-    assert "✗ on-policy" in made.figure.axes[3].texts[1].get_text()
+    assert "✗ on-policy: at ρ = 1 the pull is 1" in made.figure.axes[3].texts[1].get_text()
+    made.controls["formula"].value = "min(x, 1.2)"
+    said = made.figure.axes[3].texts[1].get_text()
+    assert "✓ on-policy" in said
+    failure = check_gate(gate_of("min(x, 1.2)")).failures[0]
+    assert f"✗ way back: {LAWS['way back']}\n      here {failure.what}: expected more than 0, found 0\n" in said
+
+
+def test_the_designer_knows_all_laws():
+    assert LAWS.keys() == GATE_LAWS.keys()
 
 
 @pytest.mark.parametrize("formula", ["x +", "y + 1", "().__class__", "exec('1')", "[x]", "x = 1", ""])

@@ -18,6 +18,9 @@ SINGLE = tuple(
 )
 """Methods whose credit of a response depends on its ratios alone."""
 
+ON_RATIO = 0.2
+"""The half width that every band on a token's own ratio has by default."""
+
 
 def pulls(
     name: str, log_r: np.ndarray, *, sign: float = 1.0, length: int = 8, **numbers: float
@@ -65,7 +68,11 @@ def pulls(
 
 
 def numbers_of(name: str, *, tau_pos: float, tau_neg: float, eps: float) -> Mapping[str, float]:
-    """The numbers of a method that temperatures and one band width stand for."""
+    """The numbers of a method that temperatures and one half width ``eps`` of the band on a token's ratio stand for.
+
+    Bands in other units, such as GMPO's 0.4 in log ρ or GSPO's 3·10⁻⁴ on a geometric mean, stay the method's own.
+    """
     known = inspect.signature(METHODS[name].objective).parameters
     values = {"tau_pos": tau_pos, "tau_neg": tau_neg, "tau": tau_pos, "eps_low": eps, "eps_high": eps, "eps": eps}
-    return {key: value for key, value in values.items() if key in known}
+    other_units = "eps_low" in known and known["eps_low"].default != ON_RATIO
+    return {key: value for key, value in values.items() if key in known and not (other_units and key.startswith("eps"))}

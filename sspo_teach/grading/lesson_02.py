@@ -12,20 +12,29 @@ from sspo_teach import METHODS, credit, gates
 from sspo_teach.grading.exercise import Exercise
 from sspo_teach.tensors import check_positive
 
-CASES = {("+", 1.3), ("+", 0.7), ("-", 1.3), ("-", 0.7)}
-SILENT = {("+", 1.3), ("-", 0.7)}
+SILENT = {("+", 1.5), ("-", 0.6)}
+CORRECTIVE = {("+", 0.6), ("-", 1.5)}
+INSIDE = {("+", 1.25), ("-", 0.9)}
+BAND = gates.bounds.constant(0.2, 0.2)
 
 
 def _silent(answer: Any) -> str | None:
     given = {(str(sign), float(ratio)) for sign, ratio in answer}
-    if given - CASES:
-        return f"{min(given - CASES)} is none of the four cases: write pairs such as ('+', 1.3)"
-    if given == CASES:
+    if other := given - SILENT - CORRECTIVE - INSIDE:
+        return f"{min(other)} is none of the six cases: write pairs such as ('+', 1.5)"
+    if given == SILENT | CORRECTIVE:
         return "that is every token outside the band; two of the four are on their way back and keep their gradient"
-    if given == CASES - SILENT:
+    if given == CORRECTIVE:
         return "the other side: a token falls silent when it has moved the way A wants, not against it"
+    if inside := given & INSIDE:
+        return f"{min(inside)} is inside the band 0.8 … 1.28, and there every token has a gradient"
+    if back := given & CORRECTIVE:
+        right = f"{', '.join(map(str, sorted(given & SILENT)))} right, but " if given & SILENT else ""
+        return f"{right}{min(back)} has moved against A and is on its way back: it keeps its gradient"
+    if not given:
+        return "some are silent: draw A·min and A·max over ρ, and look where the curve is flat"
     if given != SILENT:
-        return "not these: draw A·min and A·max over ρ, and look where the curve is flat"
+        return f"{min(given)} is right, and not the only one: what of the other sign?"
     return None
 
 
@@ -53,8 +62,18 @@ def _weight(answer: Callable[..., Any]) -> str | None:
         if torch.allclose(found, right * sign):
             return "that is the weight of ∇log π with A in it: leave A out, it multiplies later"
         k = int((found - right).abs().argmax())
-        return f"at ρ = {ratio[k]:g}, A = {sign:+g} the weight is {right[k]:g}, not {found[k]:g}"
+        why = _why(ratio[k].item(), sign)
+        return f"at ρ = {ratio[k]:g}, A = {sign:+g} the weight is {right[k] + 0.0:g}, not {found[k] + 0.0:g}: {why}"
     return None
+
+
+def _why(ratio: float, sign: float) -> str:
+    """Where a token of ``_weight`` stands, for a band 0.8 … 1.28."""
+    if 0.8 <= ratio <= 1.28:
+        return "it is inside the band, where the weight is ρ"
+    if (ratio > 1) == (sign > 0):
+        return "it left the band the way A wants, and the objective is flat there"
+    return "it is on its way back, and keeps its weight ρ"
 
 
 def _ppo_weight(ratio: Tensor, A: Tensor, eps_low: float, eps_high: float) -> Tensor:
@@ -78,9 +97,12 @@ def _shares(answer: Callable[..., Any]) -> str | None:
     mask = torch.arange(9) < torch.tensor([[9], [7], [4], [9], [2], [5]])
     ratio = log_r.exp()
     out = (ratio < 0.8) | (ratio > 1.2)
-    silent = gates.extending(log_r, A, *gates.bounds.constant(0.2, 0.2))
+    silent = gates.extending(log_r, A, *BAND)
     log_r = log_r.where(mask, 3.0)  # what stands in the padding must not count
     outside, removed = (float(x) for x in answer(log_r, A, mask))
+    wanted = tuple(where[mask].double().mean().item() for where in (out, silent))
+    if abs(outside - wanted[1]) + abs(removed - wanted[0]) < 1e-6:
+        return "both right, in the other order: first the share outside the band, then the share without gradient"
     for name, found, where in (("outside", outside, out), ("removed", removed, silent)):
         right = where[mask].double().mean().item()
         if abs(found - right) < 1e-6:
@@ -92,19 +114,28 @@ def _shares(answer: Callable[..., Any]) -> str | None:
             return f"{name}: you count padding; average over the tokens where the mask is 1"
         if name == "removed" and abs(found - out[mask].double().mean().item()) < 1e-6:
             return "removed: that is the share outside the band again; corrective tokens outside keep their gradient"
-        return f"{name}: the share is {right:.4f} on the check's batch, not {found:.4f}"
+        if name == "removed" and abs(found - gates.extending(log_r, -A, *BAND)[mask].double().mean().item()) < 1e-6:
+            return "outside is right; removed: the signs of A are swapped, that is the share on its way back"
+        first = "outside is right; " if name == "removed" else ""
+        return f"{first}{name}: the share is {right:.4f} on the check's batch, not {found:.4f}"
     return None
 
 
 def _rounds(answer: Any) -> str | None:
     narrow, wide = (float(x) for x in answer)
-    if (narrow, wide) == (22, 16):
+    if (narrow, wide) == (15, 11):
         return None
-    if (narrow, wide) == (21, 15):
-        return "after so many rollouts the probability is still below ½: round up"
-    if (round(narrow), round(wide)) == (245, 175):
-        return "each rollout multiplies the probability: it gains ε of what it *has*, not ε of the first 0.01"
-    return "p (1 + ε)ⁿ ≥ 0.5 from p = 0.01: which whole n, for ε = 0.2 and for ε = 0.28?"
+    if (narrow, wide) == (11, 15):
+        return "both right, in the other order: first ε = 0.2, the narrow band, which takes longer"
+    if (narrow, wide) == (14, 10):
+        return "after so many rollouts the probability is still below 0.3: round up"
+    if (round(narrow), round(wide)) == (70, 50):
+        return "each rollout multiplies the probability: it gains ε of what it *has*, not ε of the first 0.02"
+    if narrow == 15 or wide == 11:
+        return (
+            f"the {'first' if narrow == 15 else 'second'} is right, the {'second' if narrow == 15 else 'first'} is not"
+        )
+    return "p (1 + ε)ⁿ ≥ 0.3 from p = 0.02: which whole n, for ε = 0.2 and for ε = 0.28?"
 
 
 def _cap(answer: Any) -> str | None:
@@ -121,7 +152,8 @@ def _cap(answer: Any) -> str | None:
 
 EXERCISES = {
     "silent": Exercise(
-        "a set of pairs (sign of A, ρ) out of ('+', 1.3), ('+', 0.7), ('-', 1.3), ('-', 0.7), ε = 0.2",
+        "a set of pairs (sign of A, ρ) out of ('+', 0.6), ('+', 1.25), ('+', 1.5), ('-', 0.6), ('-', 0.9), ('-', 1.5), "
+        "for ε_low = 0.2 and ε_high = 0.28",
         _silent,
         "silent are the two that have moved far the way A wants; the two on their way back still learn.",
         (
@@ -148,10 +180,10 @@ EXERCISES = {
         ),
     ),
     "rounds": Exercise(
-        "two whole numbers: rollouts from 0.01 to at least 0.5 at the edge of the band, for ε_high = 0.2 and 0.28",
+        "two whole numbers: rollouts from 0.02 to at least 0.3 at the edge of the band, for ε_high = 0.2 and 0.28",
         _rounds,
-        "22 against 16: clip-higher buys rare tokens a quarter of the time.",
-        ("Growth by a constant factor.", "n = log(50)/log(1 + ε), rounded up."),
+        "15 against 11: clip-higher buys rare tokens a quarter of the time.",
+        ("Growth by a constant factor.", "n = log(15)/log(1 + ε), rounded up."),
     ),
     "cap": Exercise(
         "the absolute ratio_cap that means what another library writes as 1 + ε_high with ε_high = 0.28",

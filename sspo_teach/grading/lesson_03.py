@@ -58,6 +58,8 @@ def _temperature(answer: Any) -> str | None:
 
 
 def _gate(answer: Callable[[Tensor, Tensor], Tensor]) -> str | None:
+    if not isinstance(found := answer(torch.zeros(1, 2), torch.ones(1, 1)), Tensor):
+        raise TypeError(f"a gate gives a tensor, got {found!r}")
     report = check_gate(answer)
     if not report:
         return str(report.failures[0])

@@ -13,7 +13,7 @@ from sspo_teach import METHODS, credit
 from sspo_teach.grading.exercise import Exercise
 from sspo_teach.tensors import lengths, masked_mean, masked_sum
 
-RATIOS = torch.tensor([1.1, 0.9, 1.2, 1.05], dtype=torch.float64)
+RATIOS = torch.tensor([0.8, 1.25, 1.1, 0.9], dtype=torch.float64)
 
 
 def _batch(long: int = 6) -> tuple[Tensor, Tensor]:
@@ -37,6 +37,8 @@ def _geometric(answer: Callable[..., Any]) -> str | None:
         if torch.allclose(found, masked_mean(log_r.exp(), mask)):
             return "that is the arithmetic mean of the ratios"
         return f"the first response has the geometric mean {right[0].item():.4f}, not {found[0].item():.4f}"
+    if not torch.allclose(_column(answer(log_r.where(mask, math.nan), mask), 4), right):
+        return "NaN in the padding spoils it: NaN · 0 is NaN. Take torch.where(mask, log_r, 0), not log_r * mask"
     far, all_of_it = torch.full((1, 900), -1.0), torch.ones(1, 900, dtype=torch.bool)
     if not torch.allclose(_column(answer(far, all_of_it), 1), torch.tensor([[math.exp(-1)]], dtype=torch.float64)):
         return "a response of 900 tokens at ρ = 1/e gives 0: the product underflows before the root; stay in log space"
@@ -79,18 +81,21 @@ def _pool_first(s: Tensor, tau: float) -> Tensor:
 
 
 def _outlier(answer: Any) -> str | None:
-    found, right = float(answer), math.exp(math.pi / 32)
-    if abs(found - right) < 2e-3:
+    found, up, down = float(answer), math.pi / 2, -math.atan(2)
+    if abs(found - math.exp((up + down) / 8)) < 1e-3:
         return None
-    if math.isinf(found):
-        return "log f = arctan(τ(ρ − 1))/τ is bounded: by what, for ρ → ∞?"
-    if abs(found - math.exp(math.pi / 2)) < 2e-3:
-        return "that is f of the outlier itself; in the geometric mean it counts one sixteenth (of the exponent)"
-    if abs(found - math.exp(math.pi / 16)) < 2e-3:
-        return "arctan tends to π/2, not to π"
-    if abs(found - math.exp(math.pi / 2) / 16) < 2e-3:
-        return "the mean is taken of log f, not of f: the exponent is divided by 16"
-    return "S = exp(1/L Σ log f): fifteen tokens give log f = 0; what does the last one give at most?"
+    if math.isinf(found) or found == 0:
+        return "log f = arctan(τ(ρ − 1))/τ is bounded: by what, for ρ → ∞ and for ρ → 0?"
+    told = {
+        1.0: "they do not cancel: log f tends to π/(2τ) for ρ → ∞, but only to −arctan(τ)/τ for ρ → 0",
+        math.exp(up / 8): "that is the upper outlier alone: the one at ρ → 0 pulls S down by exp(−arctan(τ)/(τL))",
+        math.exp(down / 8): "that is the lower outlier alone: the one at ρ → ∞ lifts S by exp(π/(2τL))",
+        math.exp((up + down) / 4): "the gate's 1/τ is missing: log f is arctan(τ(ρ − 1)) divided by τ = 2",
+        math.exp((up + down) / 2): "the exponent is a mean over the response: divide by L = 4",
+        (2 + math.exp(up / 2) + math.exp(down / 2)) / 4: "the mean is taken of log f, not of f",
+    }
+    near = [words for value, words in told.items() if abs(found - value) < 1e-3]
+    return near[0] if near else "S = exp(1/L Σ log f): two tokens give log f = 0; what do the other two give at most?"
 
 
 def _band(answer: Any) -> str | None:
@@ -151,10 +156,10 @@ EXERCISES = {
         ),
     ),
     "outlier": Exercise(
-        "one number: what S tends to for L = 16, τ = 1, when one token's ρ goes to infinity and the others are at 1",
+        "one number: what S tends to for L = 4, τ = 2, when one ρ goes to infinity, another to 0, and two stay at 1",
         _outlier,
-        "exp(π/32) ≈ 1.103: an outlier moves its whole response by a tenth and no more.",
-        ("How large can arctan be?", "exp((π/2)/(τL))."),
+        "exp((π/2 − arctan 2)/8) ≈ 1.060: two tokens as far off as can be move their response by 6 %.",
+        ("How large can arctan(τ(ρ − 1)) be, and how small at ρ = 0?", "exp((π/2 − arctan τ)/(τL))."),
     ),
     "band": Exercise(
         "one number: the half-width of FSPO's band on the sum of log-ratios for L = 400 and c = 0.03",
@@ -163,9 +168,9 @@ EXERCISES = {
         ("How does the spread of a sum of L independent terms grow?", "c √L."),
     ),
     "prefix": Exercise(
-        "four numbers: CTPO's weights of A ∇log π (without clip) for the ratios 1.1, 0.9, 1.2, 1.05",
+        "four numbers: CTPO's weights of A ∇log π (without clip) for the ratios 0.8, 1.25, 1.1, 0.9",
         _prefix,
         "the running product: a token answers for what came before it.",
-        ("cᵢₜ is the product of the ratios up to t.", "1.1, 1.1·0.9, …"),
+        ("cᵢₜ is the product of the ratios up to t.", "0.8, 0.8·1.25, …"),
     ),
 }

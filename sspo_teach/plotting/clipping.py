@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from sspo_teach import gates
-from sspo_teach.plotting.redraw import band, columns, curve, level, settled, sheet, upright, word
+from sspo_teach.plotting.redraw import band, columns, curve, level, over, settled, sheet, upright, word
 from sspo_teach.plotting.style import looks
 
 INSIDE, CORRECTIVE, SILENT = "#56B4E9", "#E69F00", "0.35"
@@ -143,7 +143,7 @@ def clip_weights(
     look = looks(weights, dots=False)
     for axes, (sign, name), side in zip(panels, SIGNS, (0, 1), strict=True):
         for i, (rule, both) in enumerate(weights.items()):
-            curve(axes, rule, ratios, both[side], **look[rule], lw=2.6 - 0.35 * i, label=rule)
+            curve(axes, rule, ratios, both[side], **over(look[rule], i, len(weights)), label=rule)
         upright(axes, "one", 1, color="0.85", lw=0.8, zorder=0)
         axes.set(xlabel="ratio ρ", xscale="log")
         axes.set_title(f"{name}: {'the band ends the push up' if sign > 0 else 'only a cap ends the push down'}",
@@ -175,7 +175,7 @@ def inner_updates(
         level(axes, key, edge, color="#0072B2", lw=0.8, ls="--")
     look = looks(paths)
     for i, (rule, ratios) in enumerate(paths.items()):
-        curve(axes, rule, range(len(ratios)), ratios, **look[rule], lw=2.4 - 0.4 * i, label=rule)
+        curve(axes, rule, range(len(ratios)), ratios, **over(look[rule], i, len(paths)), label=rule)
     axes.set(xlabel="updates on the same batch", ylabel="ratio ρ of the token")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     most = max(len(ratios) for ratios in paths.values()) - 1

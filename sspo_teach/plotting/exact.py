@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from sspo_teach.plotting.redraw import over
 from sspo_teach.plotting.style import COLOURS, looks
 
 SIDES = {
@@ -18,6 +19,8 @@ SIDES = {
     "extending": "on the way out",
 }
 
+FEW = 6
+"""Up to so many curves are drawn broad below and dashed above, so that those on each other are all seen."""
 FRAME = 1.1
 """Shares removed beyond ±110 % are named, not drawn to scale."""
 
@@ -59,12 +62,13 @@ def removed_signal(rows: Sequence[Mapping[str, Any]]) -> Figure:
     """What a method takes of |A|ρ, by sign and side, against KL(old ‖ new); rows with removed_positive and so on."""
     figure = Figure(figsize=(9.6, _tall(6.4, rows)), layout="constrained")
     for axes, side in zip(figure.subplots(2, 2, sharex=True, sharey=True).flat, SIDES, strict=True):
-        for name, own, look in _drawn(rows):
+        drawn = list(_drawn(rows))
+        for i, (name, own, look) in enumerate(drawn):
             known = [row for row in own if f"removed_{side}" in row]
             axes.plot(
                 [row["kl"] for row in known],
                 [row[f"removed_{side}"] for row in known],
-                **look,
+                **(over(look, i, len(drawn)) if len(drawn) <= FEW else look),
                 label=name,
             )
         beyond = sorted({r["method"] for r in rows if not -FRAME <= r.get(f"removed_{side}", 0.0) <= FRAME})
@@ -74,7 +78,7 @@ def removed_signal(rows: Sequence[Mapping[str, Any]]) -> Figure:
                              color="0.3")  # fmt: skip
             note.set_in_layout(False)
         axes.axhline(0, color="0.8", lw=0.8, zorder=0)
-        axes.set(ylim=(-FRAME, FRAME))
+        axes.set(ylim=_fitted([row[f"removed_{part}"] for row in rows for part in SIDES if f"removed_{part}" in row]))
         axes.set_title(f"{side}: {SIDES[side]}", fontsize="small", loc="left")
         axes.set_ylabel("share removed")
         _kl_axis(axes, rows)
@@ -85,6 +89,13 @@ def removed_signal(rows: Sequence[Mapping[str, Any]]) -> Figure:
     handles, names = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside right upper", frameon=False, fontsize="small")
     return figure
+
+
+def _fitted(values: Sequence[float]) -> tuple[float, float]:
+    """Room for what lies within the frame, and for 0."""
+    within = [0.0, *(value for value in values if -FRAME <= value <= FRAME)]
+    margin = 0.06 * max(max(within) - min(within), 0.1)
+    return min(within) - margin, max(within) + margin
 
 
 def coefficient_curves(

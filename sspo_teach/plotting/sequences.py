@@ -64,23 +64,26 @@ def outlier(
     responses = response_with_outlier(torch.cat([torch.tensor([log_ratio]), reach]), place, length)
     neighbour = 1 if place == 1 else 0
     look = looks(names)
-    keep(left, names)
+    aside = min(0.16, 0.7 / max(len(names), 1))
+    keep(left, [*names, "outlier"])
     keep(right, [*names, *(f"{name} here" for name in names)])
     for i, name in enumerate(names):
         weights, *_ = found = relative_weights(name, responses, sign)
         others = found[1:, neighbour]
         line = {**look[name], "lw": 2.6 - 0.4 * i, "label": name}
-        curve(left, name, np.arange(1, length + 1), weights, **{**line, "ms": 6 - i})
+        places = np.arange(1, length + 1) + aside * (i - (len(names) - 1) / 2)  # side by side: no dot hides another
+        curve(left, name, places, weights, **{**line, "ls": "", "ms": 6})
         curve(right, name, reach, others, **{**line, "marker": ""})
         curve(right, f"{name} here", [log_ratio], [weights[neighbour]], color=look[name]["color"], marker="o", ls="")
-    upright(left, "outlier", place, color="0.85", lw=7, zorder=0)
+    curve(left, "outlier", [place, place], [-0.1, 1.75], color="0.88", lw=24 * 8 / max(length, 8), zorder=0,
+          solid_capstyle="butt")  # fmt: skip
     side = "A > 0" if sign > 0 else "A < 0"
     left.set_title(f"{side}, token {place} at ρ = {np.exp(log_ratio):.2f}", loc="left", fontsize=11)
     right.set_title("An ordinary token feels the outlier", loc="left", fontsize=11)
     left.set(xlabel="token", ylabel="weight, 1 on-policy", xlim=(0.5, length + 0.5), ylim=(-0.1, 2))
     left.set_xticks(np.arange(1, length + 1, max(1, length // 8)))
     right.set(xlabel="log ρ of the outlier", ylim=(-0.1, 1.6), xticks=[-2, -1, 0, 1, 2])
-    left.legend(frameon=False, fontsize=9, ncols=3, loc="upper left")
+    left.legend(frameon=False, fontsize=9, ncols=4, loc="upper center", columnspacing=0.8, handletextpad=0.1)
     return settled(figure)
 
 

@@ -20,7 +20,17 @@ from sspo_teach.plotting.style import COLOURS
 from sspo_teach.widgets.panel import Panel, panel
 
 X, TAU = sympy.symbols("x tau", positive=True)
-SIZE = (10.5, 4.2)
+SIZE = (10, 6.2)
+LAWS = {
+    "on-policy": "at ρ = 1 the pull is 1, for either sign of A",
+    "slope": "the gradient is the slope of the value: nothing is detached",
+    "increasing": "the slope is nowhere below 0: a token may be silenced, not turned around",
+    "way back": "a token that moved against its advantage keeps a gradient, or it could never be repaired",
+    "tokenwise": "a token's gate depends on that token alone",
+    "expanded": "one advantage per response, or the same one at each of its tokens: no difference",
+    "finite": "no overflow in float32 for |log ρ| up to 20",
+}
+"""What each law of ``check_gate`` asks, in a line."""
 START = "1 + atan(tau*(x - 1))/tau"
 FUNCTIONS: Mapping[str, Any] = {
     "sigmoid": lambda u: 1 / (1 + sympy.exp(-u)),
@@ -107,7 +117,19 @@ def draw(figure: Figure, *, formula: str = START, tau: float = 1.0) -> None:
         axes.lines[0].set_data(LOG_RATIO, np.asarray(curve.squeeze(0)))
     said = figure.axes[3].texts
     said[0].set(text=_verdict(report), color=COLOURS[2] if report else COLOURS[1])
-    said[1].set_text("\n".join(f"{'✗' if law in report.broken else '✓'} {law}" for law in report.laws))
+    said[1].set_text("\n".join(_lines(report)))
+
+
+def _lines(report: Report) -> list[str]:
+    """Every law and what it asks; under a broken one, where it breaks."""
+    seen = {failure.law: failure for failure in report.failures}
+    lines = []
+    for law in report.laws:
+        lines.append(f"{'✗' if law in seen else '✓'} {law}: {LAWS[law]}")
+        if law in seen:
+            where = f"{seen[law].what}: expected {seen[law].expected}, found {seen[law].found}"
+            lines.append(f"      here {where}"[:150])
+    return lines
 
 
 def _verdict(report: Report) -> str:
@@ -116,8 +138,10 @@ def _verdict(report: Report) -> str:
 
 def _panels(figure: Figure) -> None:
     figure.set_layout_engine(None)
-    figure.subplots_adjust(left=0.05, right=0.99, bottom=0.13, top=0.9, wspace=0.22)
-    *panels, words = figure.subplots(1, 4, width_ratios=[3, 3, 3, 2.3])
+    figure.subplots_adjust(left=0.05, right=0.99, bottom=0.01, top=0.95, wspace=0.2, hspace=0.26)
+    grid = figure.add_gridspec(2, 3, height_ratios=[1, 1.15])
+    panels = [figure.add_subplot(grid[0, i]) for i in range(3)]
+    words = figure.add_subplot(grid[1, :])
     titles = {"your gate f": (-1.0, 4.2), "its slope f': 1 at ρ = 1": (-0.6, 2.0), "its pull ρf'": (-0.6, 3.0)}
     for axes, (title, limits) in zip(panels, titles.items(), strict=True):
         axes.plot([], [], color=COLOURS[0], animated=True)
@@ -131,12 +155,14 @@ def _panels(figure: Figure) -> None:
         axes.axhline(1, color="0.85", lw=0.8, zorder=0)
         axes.spines[["top", "right"]].set_visible(False)
     words.axis("off")
-    words.text(0, 0.92, "", fontsize=11, fontweight="bold", animated=True, transform=words.transAxes)
-    words.text(0, 0.84, "", fontsize=10, va="top", linespacing=1.6, animated=True, transform=words.transAxes)
+    words.text(0, 0.95, "", fontsize=11, fontweight="bold", animated=True, transform=words.transAxes)
+    words.text(0, 0.91, "", fontsize=10, va="top", linespacing=1.35, animated=True, transform=words.transAxes)
 
 
 def gate_designer(formula: str = START, tau: float = 1.0) -> Panel:
     """Type f as a formula in x and tau, press Enter, and read which laws of a gate it keeps."""
-    text = ipywidgets.Text(formula, description="f(x) =", continuous_update=False, layout={"width": "32em"})
+    text = ipywidgets.Text(
+        formula, description="f(x) =", continuous_update=False, layout={"width": "auto", "grid_area": "auto / span 2"}
+    )
     slider = ipywidgets.FloatSlider(tau, min=0.1, max=12, step=0.1, description="tau")
     return panel(draw, {"formula": text, "tau": slider}, size=SIZE)

@@ -14,7 +14,7 @@ from sspo_teach.plotting.gates import LOG_RATIO, gate_curves
 from sspo_teach.widgets.panel import Panel, panel
 
 START = ("grpo", "sapo", "sspo")
-SIZE = (10.5, 6.4)
+SIZE = (10, 6.2)
 
 
 def draw(
@@ -37,7 +37,7 @@ def draw(
         sign: "A > 0" or "A < 0".
         tau_pos: temperature where A > 0, for all that have one.
         tau_neg: temperature where A < 0.
-        eps: half width of the band, for all that have one.
+        eps: half width of the band on a token's ratio, for all that have one; bands in other units stay as they are.
         marker: ratio of the token that the legend reads.
         length: L of the response in the last panel.
         ratios: (m,) log-ratios of real tokens.
@@ -62,8 +62,8 @@ def gate_explorer(ratios: np.ndarray | None = None, methods: Sequence[str] = STA
         return ipywidgets.FloatSlider(value, min=low, max=high, step=step, description=label)
 
     controls = {
-        "methods": ipywidgets.SelectMultiple(value=tuple(methods), options=SINGLE, rows=6, description="methods"),
-        "sign": ipywidgets.ToggleButtons(options=("A > 0", "A < 0"), description="advantage"),
+        "methods": ipywidgets.SelectMultiple(value=tuple(methods), options=SINGLE, rows=4, description="methods"),
+        "sign": ipywidgets.ToggleButtons(options=("A > 0", "A < 0")),
         "tau_pos": slider(1.0, 0.1, 12, 0.05, "τ, A > 0"),
         "tau_neg": slider(1.05, 0.1, 12, 0.05, "τ, A < 0"),
         "eps": slider(0.2, 0.01, 0.9, 0.01, "ε"),

@@ -13,6 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.image import imsave
 
 DPI = 100
+COLUMN = 310
+"""Pixels of a column of controls: three of them fit beside each other above a picture in a notebook."""
 Draw = Callable[..., Any]
 """(figure, **values) → nothing: makes its artists in an empty figure, updates them in one that it has drawn before."""
 
@@ -33,9 +35,13 @@ class Panel(ipywidgets.VBox):
         self.canvas = FigureCanvasAgg(self.figure)
         self.background: Any = None
         self.image = ipywidgets.Image(format="png", width=round(size[0] * DPI), height=round(size[1] * DPI))
-        self.message = ipywidgets.HTML()
-        row = ipywidgets.HBox(list(self.controls.values()), layout=ipywidgets.Layout(flex_flow="row wrap"))
-        super().__init__([row, self.message, self.image])
+        self.message = ipywidgets.HTML(layout=ipywidgets.Layout(display="none"))
+        self.image.layout = ipywidgets.Layout(max_width="100%", height="auto")
+        grid = ipywidgets.GridBox(
+            [_cell(control) for control in self.controls.values()],
+            layout=ipywidgets.Layout(grid_template_columns=f"repeat(auto-fill, {COLUMN}px)", flex="0 0 auto"),
+        )
+        super().__init__([grid, self.message, self.image])
         for control in self.controls.values():
             control.observe(lambda _: self.update(), names="value")
         self.update()
@@ -56,8 +62,9 @@ class Panel(ipywidgets.VBox):
             self.draw(self.figure, **self.values)
         except ValueError as error:
             self.message.value = f'<span style="color:#D55E00">{escape(str(error))}</span>'
+            self.message.layout.display = None
             return
-        self.message.value = ""
+        self.message.value, self.message.layout.display = "", "none"
         self.image.value = self._drawn()
 
     def _drawn(self) -> bytes:
@@ -78,8 +85,26 @@ class Panel(ipywidgets.VBox):
         return "controls and a picture: they move in JupyterLab, VS Code and Colab; a still one stands below"
 
 
+def _cell(control: ipywidgets.Widget) -> ipywidgets.Widget:
+    """A control as it stands in the grid: buttons no wider than their words, a list beside three rows of sliders."""
+    if isinstance(control, ipywidgets.ToggleButtons):
+        control.style.button_width = "auto"
+    if not isinstance(control, ipywidgets.SelectMultiple):
+        return control
+    control.rows = min(control.rows, 4)
+    said = ipywidgets.HTML(layout=ipywidgets.Layout(margin="0 0 0 8px", width="auto"))
+
+    def say(_: object = None) -> None:
+        chosen = escape(", ".join(map(str, control.label))) or "none"
+        said.value = f'<div style="line-height:1.25"><b>{chosen}</b><br>ctrl-click adds or takes away one</div>'
+
+    control.observe(say, names="value")
+    say()
+    return ipywidgets.VBox([control, said], layout=ipywidgets.Layout(grid_area="span 4 / auto"))
+
+
 def panel(draw: Draw, controls: Mapping[str, ipywidgets.Widget], *, size: tuple[float, float] = (8, 4)) -> Panel:
-    """Controls above the picture that ``draw`` makes of their values.
+    """Controls, in a grid of two or three columns, above the picture that ``draw`` makes of their values.
 
     Args:
         draw: (figure, **values) → nothing. The first call makes the artists, later ones only change their data, so that

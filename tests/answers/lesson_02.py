@@ -19,17 +19,19 @@ def both_sides(ratio, advantage, eps_low, eps_high):
 
 
 RIGHT = {
-    "silent": {("+", 1.3), ("-", 0.7)},
+    "silent": {("+", 1.5), ("-", 0.6)},
     "weight": weight,
     "shares": shares,
-    "rounds": (22, 16),
+    "rounds": (15, 11),
     "cap": 1.28,
 }
 WRONG = {
     "silent": [
-        {("+", 1.3), ("+", 0.7), ("-", 1.3), ("-", 0.7)},
-        {("+", 0.7), ("-", 1.3)},
-        [("+", 1.3)],
+        {("+", 1.5), ("+", 0.6), ("-", 1.5), ("-", 0.6)},
+        {("+", 0.6), ("-", 1.5)},
+        [("+", 1.5)],
+        [("+", 1.5), ("-", 1.5)],
+        [("+", 1.5), ("+", 1.25), ("-", 0.6)],
         [("+", 1.2)],
     ],
     "weight": [
@@ -44,7 +46,8 @@ WRONG = {
         lambda log_r, A, mask: (shares(log_r, A, mask)[0],) * 2,
         lambda log_r, A, mask: shares(log_r, A, torch.ones_like(mask)),
         lambda log_r, A, mask: shares(log_r, -A, mask),
+        lambda log_r, A, mask: shares(log_r, A, mask)[::-1],
     ],
-    "rounds": [(21, 15), (245, 175), (16, 22)],
+    "rounds": [(14, 10), (70, 50), (11, 15), (15, 10)],
     "cap": [0.28, 5.0, 0.72],
 }

@@ -29,13 +29,14 @@ def pool_first(log_r, mask, tau):
 RIGHT = {
     "geometric": geometric,
     "sspo": lambda log_r, mask, tau: shared(log_r, mask, tau) * own(log_r, tau),
-    "outlier": math.exp(math.pi / 32),
+    "outlier": math.exp((math.pi / 2 - math.atan(2)) / 8),
     "band": 0.6,
-    "prefix": (1.1, 0.99, 1.188, 1.2474),
+    "prefix": (0.8, 1.0, 1.1, 0.99),
 }
 WRONG = {
     "geometric": [
         by_product,
+        lambda log_r, mask: ((log_r * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)).exp(),
         lambda log_r, mask: log_r.mean(1, keepdim=True).exp(),
         lambda log_r, mask: torch.where(mask, log_r, 0).mean(1, keepdim=True).exp(),
         lambda log_r, mask: torch.where(mask, log_r, 0).sum(1, keepdim=True).exp(),
@@ -48,13 +49,13 @@ WRONG = {
         lambda log_r, mask, tau: shared(log_r, mask, tau) * own(log_r, tau) / log_r.exp(),
         pool_first,
     ],
-    "outlier": [math.exp(math.pi / 2), math.inf, math.exp(math.pi / 16), math.exp(math.pi / 2) / 16, 1.0],
+    "outlier": [1.0, math.inf, math.exp(math.pi / 16), math.exp(-math.atan(2) / 8), 1.1229, 1.2609, 1.1920, 2.0],
     "band": [12, 0.0015, 0.03, 0.5],
     "prefix": [
-        (4.5254, 3.4254, 2.4354, 1.2474),
-        (1.2474,) * 4,
-        (1.1, 0.9, 1.2, 1.05),
-        (0.275, 0.2475, 0.297, 0.31185),
+        (3.89, 3.09, 2.09, 0.99),
+        (0.99,) * 4,
+        (0.8, 1.25, 1.1, 0.9),
+        (0.2, 0.25, 0.275, 0.2475),
         (1.0,) * 3,
     ],
 }
