@@ -201,3 +201,11 @@ def test_the_designer_refuses_what_is_no_formula(formula):
     made.controls["formula"].value = formula
     assert "formula=" in made.message.value
     assert made.png == before
+
+
+def test_controls_stand_in_columns_beside_a_list():
+    made = gate_explorer()
+    grid = made.children[0]
+    assert grid.layout.grid_template_columns == "repeat(auto-fill, 310px)"
+    assert grid.children[0].layout.grid_area.startswith("span 4")
+    assert made.image.layout.max_width == "100%"
