@@ -138,14 +138,17 @@ def write(runs: Runs, folder: Path, command: str) -> Path:
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The summary as aligned text."""
-    lines = [f"{'method':<20}{'way':<10}{'before':>8}{'after':>8}{'gain':>8}{'tokens':>12}   95 % interval of the gain"]
+    """The summary as aligned text; histories that do not count tokens have no column of them."""
+    counted = any(not math.isnan(row["tokens"]) for row in rows)
+    head = f"{'method':<20}{'way':<10}{'before':>8}{'after':>8}{'gain':>8}"
+    lines = [head + (f"{'tokens':>12}" if counted else "") + "   95 % interval of the gain"]
     for row in rows:
         half = row["half_width"]
         band = "one seed: unknown" if math.isnan(half) else f"{row['gain'] - half:+.1f} … {row['gain'] + half:+.1f}"
+        spent = f"{row['tokens']:>12,.0f}" if counted else ""
         lines.append(
             f"{row['method']:<20}{row['way']:<10}{row['before']:>8.1f}{row['after']:>8.1f}{row['gain']:>+8.1f}"
-            f"{row['tokens']:>12,.0f}   {band}"
+            f"{spent}   {band}"
         )
     return "\n".join(lines)
 

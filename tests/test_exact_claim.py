@@ -97,11 +97,9 @@ def test_a_wider_knob_has_less_bias_and_more_noise():
 
 
 def test_the_command_answers(tmp_path, capsys, monkeypatch):
-    few = {"METHODS": ("grpo", "sspo"), "TAUS": ((1.0, 1.05), (10.0, 12.0)), "LENGTHS": (2,)}
+    few = {"METHODS": ("grpo", "sspo"), "DISTANCES": (0.1,), "TAUS": ((1.0, 1.05), (10.0, 12.0)), "LENGTHS": (2,)}
     for name, value in {**few, "SOLVED": (0.3,), "KNOBS": {k: claim.KNOBS[k][:2] for k in ("grpo", "sspo")}}.items():
         monkeypatch.setattr(claim, name, value)
-    near = claim.by_method
-    monkeypatch.setattr(claim, "by_method", lambda problems, **_: near(problems, ("random",), (0.1,)))
     threads = torch.get_num_threads()
     assert cli.main(["claim", "--problems", "6", "--out", str(tmp_path)]) == 0
     torch.set_num_threads(threads)

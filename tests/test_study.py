@@ -62,6 +62,10 @@ def test_table_has_a_line_per_row_and_says_when_one_seed_cannot_tell():
     assert len(lines) == 5
     assert all("one seed: unknown" in line for line in lines[1:])
     assert "-77.1 … +177.1" in study.table(study.summarize(RUNS))
+    known = [{**row, "tokens": 12345.0} for row in study.summarize(RUNS)]
+    assert "tokens" in study.table(known).splitlines()[0]
+    assert "12,345" in study.table(known)
+    assert "nan" not in study.table([{**row, "tokens": math.nan} for row in known])
 
 
 def test_nothing_is_trained_before_all_is_checked(config, tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import inspect
 import json
 import multiprocessing
 import os
@@ -92,12 +93,11 @@ def by_trl(model: Any, data: Any) -> Callable[[], None]:
 
     add_fused_lm_head(model, outputs=("log_probs", "entropy"))
     stand_in = SimpleNamespace(accelerator=SimpleNamespace(autocast=nullcontext))
+    score = inspect.unwrap(GRPOTrainer._get_per_token_logps_and_entropies)  # without its reports to loggers
     length, seen = data.mask.shape[1], torch.ones_like(data.tokens)
 
     def step() -> None:
-        logp, _, _ = GRPOTrainer._get_per_token_logps_and_entropies(
-            stand_in, model, data.tokens, seen, length, compute_entropy=True
-        )
+        logp, _, _ = score(stand_in, model, data.tokens, seen, length, compute_entropy=True)
         GRPO(logp, logp.detach(), data.advantages, data.mask).backward()
 
     return step
