@@ -332,3 +332,16 @@ def test_liger_s_kernel_stands_in_on_a_gpu(monkeypatch):
         close(found, right, torch.float32)
     assert {reduction for _, reduction in calls} == {"sum"}
     assert max(shape[0] for shape, _ in calls) == 4
+
+
+def test_scoring_and_training_take_the_same_steps():
+    """Else the ratio is not 1 before the first update."""
+    chance = torch.Generator().manual_seed(5)
+    hidden = torch.randn(3, 7, 16, generator=chance)
+    weight, tokens = torch.randn(5003, 16, generator=chance), torch.randint(0, 5003, (3, 7), generator=chance)
+    for temperature in (1.0, 0.7):
+        trained = token_logp(hidden, weight, None, tokens, temperature=temperature, chunk=4)
+        scored, entropy = token_logp_and_entropy(hidden, weight, None, tokens, temperature=temperature, chunk=4)
+        assert torch.equal(trained, scored)
+        whole = (hidden @ weight.T / temperature).log_softmax(-1)
+        torch.testing.assert_close(entropy, -(whole.exp() * whole).sum(-1))

@@ -70,16 +70,16 @@ def token_logp_and_entropy(
     flat, ids, dtype = hidden.flatten(0, 1), tokens.flatten(), dtype or weight.dtype
     parts = []
     for rows, logits in _chunks(flat, weight, bias, temperature, chunk, dtype):
-        all_logp = logits.log_softmax(-1)
-        logp = _at(all_logp, ids[rows])
-        parts.append((logp, -logits.copy_(all_logp).exp_().mul_(finite_(all_logp)).sum(-1)))
+        shifted = finite_(logits.sub_(logits.amax(-1, keepdim=True)).clone())
+        logp, total = _exponentiate(logits, ids[rows])  # the very steps of ``token_logp``: a ratio of the two is 1
+        parts.append((logp, total.log() - logits.mul_(shifted).sum(-1) / total))
     logp, entropy = (torch.cat(column) for column in zip(*parts, strict=True))
     return logp.view(tokens.shape), entropy.view(tokens.shape)
 
 
-def finite_(all_logp: Tensor) -> Tensor:
+def finite_(x: Tensor) -> Tensor:
     """Write the lowest number over −∞, so that a word that cannot come adds 0 to the entropy and not 0 · ∞."""
-    return all_logp.clamp_(min=torch.finfo(all_logp.dtype).min)
+    return x.clamp_(min=torch.finfo(x.dtype).min)
 
 
 class _TokenLogp(torch.autograd.Function):
