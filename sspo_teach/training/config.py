@@ -341,6 +341,8 @@ def with_correction(row: Method, config: Config) -> Method:
     so it acts inside the objective.
     """
     known: dict[str, Callable[..., Tensor]] = {**SAMPLER, "sequence_mask": off_policy_sequence_mask}
+    if config.engine == "vllm" and config.lora_rank:
+        raise ValueError(f"engine='vllm', lora_rank={config.lora_rank}: adapters are not handed over; take 0")
     if config.engine == "vllm" and config.reuse_sampler_logp:
         raise ValueError("engine='vllm': its log-probabilities are not the policy's; leave --reuse-sampler-logp out")
     if config.engine == "vllm" and config.correction not in SAMPLER:

@@ -414,10 +414,6 @@ class Trainer:
 
     def _engine(self) -> Engine:
         if self.config.engine == "vllm":
-            if self.config.lora_rank:
-                raise ValueError(
-                    f"engine='vllm', lora_rank={self.config.lora_rank}: adapters are not handed over; take 0"
-                )
             return VLLMEngine(self.policy, self.folder.path / "vllm")
         return OwnEngine(self.policy, self.config.generation_batch)
 
