@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -27,7 +28,7 @@ class TextProblem:
     solution: str
 
 
-class TextTask:
+class TextTask(ABC):
     """The half of ``Task`` that text tasks share; a task adds its problems and ``judge``.
 
     A prompt is the question through the tokenizer's chat template, up to where the assistant speaks, or the plain form
@@ -139,16 +140,17 @@ class TextTask:
         finished = torch.tensor([bool(ids) and ids[-1] in self.stop_ids for ids in responses], dtype=torch.float32)
         return Scores(correct + self.format_reward * form, {"correct": correct, "format": form, "finished": finished})
 
+    @abstractmethod
     def judge(self, problem: TextProblem, text: str) -> tuple[bool, bool]:
         """(correct, format) of one response."""
-        raise NotImplementedError
 
     def final(self, ids: list[int]) -> Hashable | None:
         """What a response answers, so that answers can be counted; None where it answers nothing."""
         return self.final_of(self.decode(ids))
 
+    @abstractmethod
     def final_of(self, text: str) -> Hashable | None:
-        raise NotImplementedError
+        """``final`` of a response that has been decoded."""
 
     def answers(self, problems: tuple[Any, ...]) -> list[list[int]]:
         """The worked solutions, each ending with EOS."""
